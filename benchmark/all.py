@@ -41,7 +41,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What came of a part: its report, or why there is none."""
+    """Outcome of a part: its report, or the reason for its absence."""
 
     report: Any
     failure: str | None

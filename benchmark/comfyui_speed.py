@@ -199,7 +199,7 @@ def measure_steps(
 
 
 def precisions(machine: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what to compare on a processor: bfloat16 only where it has instructions for it."""
+    """Return the precisions to compare on a processor: bfloat16 only where it has instructions for it."""
     has_bfloat16 = machine["has_avx512_bf16"] or machine["has_amx_bf16"]
     return PRECISIONS if has_bfloat16 else PRECISIONS[:1]
 

@@ -107,7 +107,7 @@ def measure(command: Sequence[str], directory: Path, repeats: int) -> dict[str, 
 
 
 def report(ours: dict[str, Any], comfyui: dict[str, Any] | None) -> dict[str, Any]:
-    """What is written. `comfyui` None stands for the time measured before."""
+    """Return the report to write. `comfyui` None stands for the time measured before."""
     beside = comfyui or {"first_answer_seconds": COMFYUI_BEFORE_SECONDS, "first_prompt_seconds": None, "starts": 0}
     ratios = {
         key: round(beside[key] / ours[key], 2) if beside[key] else None

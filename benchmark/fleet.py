@@ -56,7 +56,7 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What the jobs and machines are like. Seconds; `steps` are of images of 1,024 pixels a side."""
+    """Properties of the jobs and machines. Times are in seconds; `steps` are of images of 1,024 pixels a side."""
 
     num_workers: int = 1000
     boot_seconds: float = 40.0

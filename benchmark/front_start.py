@@ -90,7 +90,7 @@ def medians(times: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def report(found: Mapping[str, Mapping[str, float]], repeats: int) -> dict[str, Any]:
-    """Return what is written."""
+    """Return the report to write."""
     ours, beside = found["ours"], found.get("beside")
     ratios = None if beside is None else {step: round(beside[step] / ours[step], 2) for step in ours}
     is_met = ours["first_answer_seconds"] <= GOAL_SECONDS

@@ -16,7 +16,7 @@ Find = Callable[[Any], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is measured, in which unit, and what it should be. `part` is the benchmark that says so."""
+    """A figure with its unit and its limits. `part` is the benchmark that measures it."""
 
     part: str
     about: str

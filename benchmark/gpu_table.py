@@ -212,7 +212,7 @@ def row_of(line: Line, parts: Parts, measured_tflops: float | None) -> Row:
 
 
 def better(value: float, other: float, *, is_time: bool) -> float:
-    """Return how many times as good a figure is as another."""
+    """Return the factor by which a figure is better than another."""
     first, second = (other, value) if is_time else (value, other)
     return first / second if second else 0.0
 
@@ -254,7 +254,7 @@ MAX_FAILURES, MAX_FAILURE_CHARACTERS = 6, 160
 
 
 def part_lines(name: str, entry: Mapping[str, Any], remark: str = "") -> list[str]:
-    """Return how a part ended, and the first of its failures."""
+    """Return the lines of a part: its end, and the first of its failures."""
     state = entry["reason"] or entry["status"]
     lines = [f"- `{name}`: {state}, {entry['seconds']:.0f} s{remark}"]
     failures = list(entry["failures"].items())

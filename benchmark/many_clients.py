@@ -39,7 +39,7 @@ MEMORY_BAR_MB = 200
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one client got. `status` is "lost" when the connection broke."""
+    """Reply to one client. `status` is "lost" when the connection broke."""
 
     status: str
     says_when: bool

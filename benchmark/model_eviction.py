@@ -84,7 +84,7 @@ def generated_trace(seed: int = SEED, num_jobs: int = NUM_JOBS) -> Iterator[Requ
 
 
 def simulate(trace: Sequence[Request], rules: EvictionRules) -> Outcome:
-    """Return how often a disk with these rules had what was asked for."""
+    """Return the hits of a disk with these rules, in requests and bytes."""
     files: dict[str, FileUse] = {}
     clock, outcome = 0.0, Outcome()
     for request in trace:

@@ -67,7 +67,7 @@ def _fits(name: str, patterns: Sequence[str]) -> bool:
 
 
 def read_lines(lines: Sequence[str]) -> tuple[dict[str, float], dict[str, str]]:
-    """What `tests.parity.compare` printed: seconds of each case, and what was wrong with those that failed."""
+    """Read the lines that `tests.parity.compare` printed: seconds of each case, and the faults of failed ones."""
     found = [match for line in lines if (match := LINE.fullmatch(line.strip()))]
     seconds = {match["case"]: float(match["seconds"]) for match in found}
     return seconds, {match["case"]: match["told"] for match in found if match["verdict"] == "FAIL"}
@@ -117,7 +117,7 @@ def run_set(flags: Sequence[str], models: Path, names: Sequence[str]) -> dict[st
 
 
 def memory_of(report: Mapping[str, Any]) -> dict[str, Any]:
-    """What the pool did, of everything that `/api/v1/memory` tells."""
+    """Return the counts of the pool from a report of `/api/v1/memory`."""
     steps = {name: count for name, count in report["relief_steps"].items() if count}
     return {"state": report["state"], **report["counts"], "relief_steps": steps}
 
@@ -134,7 +134,7 @@ def add_to_results(name: str, outcome: Mapping[str, Any], num_cases: int, path: 
 
 
 def _together(before: Mapping[str, Any] | None, outcome: Mapping[str, Any], num_cases: int) -> dict[str, Any]:
-    """What a set of flags has shown so far. A case that is run again counts as it ended last."""
+    """Merge the earlier results of a set of flags with new ones. A case that is run again counts as it ended last."""
     passed, failed = set(outcome["passed"]), dict(outcome["failed"])
     seconds, memory = outcome["seconds"], dict(outcome["memory"])
     if before is not None:

@@ -73,7 +73,7 @@ class Figure:
     values: dict[str, list[float]] = field(default_factory=lambda: {RELEASE: [], HERE: []})
 
     def ratios(self) -> list[float]:
-        """Return how many times worse this version was in each round."""
+        """Return the factor by which this version was worse in each round."""
         pairs = zip(self.values[RELEASE], self.values[HERE], strict=True)
         return [release / here if self.is_rate else here / release for release, here in pairs]
 
@@ -107,7 +107,7 @@ def spread(ratios: Sequence[float]) -> float:
 
 
 def in_turns(trees: Mapping[str, Path], rounds: int, measure: Callable[[str, Path], Mapping[str, float]]) -> Any:
-    """Return what `measure` found of each version, by name and version, the order changed from round to round.
+    """Return the figures of `measure` by name and version, measured in an order that changes from round to round.
 
     One more round before them fills caches.
     """

@@ -33,7 +33,7 @@ class KnownNames:
         self._letters = {name: _letters(name) for name in self._names}
 
     def nearest(self, given: str, *, cutoff: float = CLOSE, by_start: bool = False) -> str | None:
-        """Return what `nearest_name` does."""
+        """Return the known name that is closest to `given`, as `nearest_name` does; None without a close one."""
         if not given or len(given) > MAX_NAME_LENGTH:
             return None
         wanted = _folded(given)
@@ -63,7 +63,7 @@ def nearest_names(given: str, known: Iterable[Any], *, limit: int, cutoff: float
 
 
 def _closest(wanted: str, known: Iterable[str], limit: int, cutoff: float) -> list[str]:
-    """Return what `difflib.get_close_matches` does, in bounded time: names of strangers may be made to cost seconds.
+    """Return the close matches as `difflib.get_close_matches`, in bounded time: hostile names could cost seconds.
 
     The bound of each ratio by the letters alone is computed first, and the most promising names are compared, until no
     other can be among the answer or MAX_COMPARISONS are spent.

@@ -27,7 +27,7 @@ Images = dict[str, dict[str, Image.Image]]  # thing -> colour ("" as it is) -> R
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What an image shows. `places`: (centre x, centre y, side) of each copy, in pixels."""
+    """Content of an image. `places`: (centre x, centre y, side) of each copy, in pixels."""
 
     thing: Thing
     colour: str

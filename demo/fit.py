@@ -18,7 +18,7 @@ RIDGE = 1e-3
 
 
 def last_features(vae: AutoencoderKl, latents: torch.Tensor) -> torch.Tensor:
-    """What the decoder's last convolution sees, [B, C, H, W]."""
+    """Return the input of the decoder's last convolution, [B, C, H, W]."""
     decoder = vae.decoder
     x = decoder.mid(decoder.conv_in(vae.post_quant_conv(latents)))
     for level in reversed(decoder.up):

@@ -67,7 +67,7 @@ class Course:
             self.step, budget.used_before_seconds = state["step"], state["used_seconds"]
 
     def set_rate(self, rate: float, warm_up_steps: int) -> None:
-        """Of the step that comes."""
+        """Set the learning rate of the next step."""
         factor = rate_factor(self.step, self.budget.share, warm_up_steps)
         for group in self._optimizer.param_groups:
             group["lr"] = rate * factor
@@ -92,7 +92,7 @@ class Course:
 
 
 def rate_factor(step: int, share: float, warm_up_steps: int) -> float:
-    """Of the learning rate: linear warm-up by steps, cosine decay by the share of the budget."""
+    """Return the factor of the learning rate: linear warm-up by steps, cosine decay by the share of the budget."""
     return min(1.0, (step + 1) / warm_up_steps) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * share)))
 
 
@@ -104,7 +104,7 @@ def save(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def load(path: Path) -> dict[str, Any] | None:
-    """What `save` wrote, on the CPU wherever it came from; None without the file."""
+    """Load the state that `save` wrote, on the CPU wherever it came from; None without the file."""
     if not path.exists():
         return None
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)

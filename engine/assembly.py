@@ -204,7 +204,7 @@ def _run_services(
 
 
 def _batcher(settings: EngineSettings, memory: ModelMemory) -> StepBatcher | None:
-    """Return what lets runs take turns and share evaluations, None where one runs at a time."""
+    """Return the batcher by which runs take turns and share evaluations, None where one runs at a time."""
     most = settings.max_concurrent_runs
     if most == 1:
         return None

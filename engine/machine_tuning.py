@@ -107,7 +107,7 @@ class MachineTuning:
                 self._tuner.release()
 
     def _measure_runs(self, trial: Trial) -> int | None:
-        """Return how many runs at a time are fastest for the trial's image."""
+        """Return the number of concurrent runs that is fastest for the trial's image."""
         assert self._batcher is not None, "an engine that chooses its runs can have several"
         probe = WidthProbe(self._batcher)
         tuning = self._tuner.tuned_run(Quality.SAME, may_share=True) if self._tuner.is_on else None

@@ -29,7 +29,7 @@ class Measurements:
         return devices.identity(self._device)
 
     def processor(self) -> str | None:
-        """Return what the processor is called, with its cores and vector instructions; None with another device."""
+        """Return the processor's name with its cores and vector instructions; None with another device."""
         if torch.device(self._device).type != "cpu":
             return None
         name = processor_model() or platform.machine()

@@ -34,7 +34,7 @@ class PortHolder:
 
 
 def find_port_holder(host: str, port: int, *, proc: Path = PROC) -> PortHolder:
-    """Return what listens on a port; `host` is an address at which it can be asked."""
+    """Return the holder of a port; `host` is an address at which it can be asked."""
     process = _process_of(_listening_inodes(port, proc), proc)
     program = None if process is None else _text(proc / str(process) / "comm").strip() or None
     return PortHolder(_is_worker(host, port), process, program)

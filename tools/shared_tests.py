@@ -20,7 +20,7 @@ WHOLE: Final = ("tests/flow/", "tests/parity/", "tests/browser/")
 
 
 def unit_of(name: str) -> str:
-    """Return what is claimed with the test that has this id: its folder where that is whole, its file elsewhere."""
+    """Return the unit that is claimed with the test of this id: its folder where that is whole, else its file."""
     return next((folder for folder in WHOLE if name.startswith(folder)), name.partition("::")[0])
 
 

@@ -17,7 +17,7 @@ Via = tuple[InputSpec, list[Any]] | None
 
 
 def range_problem(spec: InputSpec, value: object) -> Problem | None:
-    """Return what is wrong with a value of the declared type: its size, or that it is none of the choices."""
+    """Return the problem of a value of the declared type: out of range, or none of the choices; else None."""
     options = spec.options
     if options:
         low, high = options.get("min"), options.get("max")

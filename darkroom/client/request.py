@@ -13,7 +13,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be drawn: a modifier, a workflow, or a stored workflow by its name.
+    """A request to generate: a modifier, a workflow, or a stored workflow by its name.
 
     A `Path` among the values stands for that file, which is sent along. `id` names the job: the same id and values
     never run twice. `more` are further fields of `input` (`s3`, `webhook`, `output`, `quality`, ...).

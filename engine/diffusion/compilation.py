@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 def missing_compiler(backend: object, device_type: str) -> str | None:
-    """Return what a backend lacks on this machine, or None. Backends other than the built-in ones lack nothing."""
+    """Return the problem of a backend's compiler on this machine, or None; only built-in backends have one."""
     if backend == "cudagraphs" and device_type != "cuda":
         return f"backend: not available; got cudagraphs on {device_type}, expected a CUDA device"
     if backend != "inductor":

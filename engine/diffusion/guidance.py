@@ -259,7 +259,7 @@ def _take_batch(parts: list[tuple[Part, int]], model: object) -> list[tuple[Part
 
 
 def _num_together(model: object, first: Part, num_joining: int) -> int:
-    """Return how many of the parts that can join the first one fit into memory at once.
+    """Return the number of parts, of those that can join the first one, that fit into memory at once.
 
     Decided once while the model is in use: asking a device takes as long as a good part of a small step, and a run that
     fails is repeated.

@@ -15,7 +15,7 @@ REMEMBERING = "darkroom.engine.diffusion.step_cache"
 
 
 def obstacle_to_record(options: Options, conditions: Sequence[Sequence[Condition]]) -> str:
-    """Return what may remember something between evaluations below the record, or "".
+    """Return the reason that something below the record may keep state between evaluations, or "".
 
     What nodes of ours put there remembers nothing, but for EasyCache. Of a pack's code it is not known.
     """

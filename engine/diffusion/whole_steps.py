@@ -52,7 +52,7 @@ class StepRunner(Protocol):
     def run(
         self, key: Hashable, tensors: Tensors, options: Options, work: Callable[[Tensors], torch.Tensor]
     ) -> torch.Tensor | None:
-        """Return what `work` gives for the tensors; None where the caller is to call it.
+        """Return the result of `work` for the tensors; None where the caller is to call it.
 
         `key` has all besides the tensors and the transformer options that `work` depends on.
         """

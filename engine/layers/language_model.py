@@ -133,7 +133,7 @@ def rms_norm(kind: LanguageModelKind, width: int) -> RmsNorm:
 
 
 def causal_mask(embeds: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """Return what is added to the scores [B or 1, 1, T, T] so that tokens see those before them that are not masked.
+    """Return the addition to the scores [B or 1, 1, T, T] by which tokens attend to unmasked tokens before them.
 
     `mask` [B, T] is 1 for tokens that are seen. One that sees none of those before it sees them all alike, because a
     quarter of the least number drowns the scores without being infinite.
@@ -286,7 +286,7 @@ class DecoderStack(nn.Module):
         return torch.stack([state for index, state in enumerate(first) if index in layers], dim=1)
 
     def empty_past(self) -> list[KeysValues]:
-        """Return what each layer has seen before the first token."""
+        """Return the keys and values of each layer before the first token: empty."""
         return [KeysValues() for _ in self.layers]
 
     def states(

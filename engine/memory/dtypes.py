@@ -70,7 +70,7 @@ def _asked(kept: DtypeName, computed: DtypeName, facts: DeviceFacts, *, on_devic
 
 
 def _computed(kept: DtypeName, asked: DtypeSettings, facts: DeviceFacts, policy: DtypePolicy) -> DtypeName:
-    """Return what a network computes in that is kept so: no device here multiplies float8 by itself."""
+    """Return the type in which a network of type `kept` computes: no device here multiplies float8 by itself."""
     if kept not in FLOAT8:
         return kept
     return "float32" if asked.force_fp32 else _preferred(facts, policy).computed

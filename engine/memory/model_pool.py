@@ -100,7 +100,7 @@ class ModelPool:
                 entry.resident.layers.working_bytes = working_bytes
 
     def oom_context(self) -> OomContext:
-        """Return what the current node has used so far, for the choice of relief steps."""
+        """Return the facts of the models used by the current node so far, for the choice of relief steps."""
         with self._entries.busy():
             used = [entry for entry in self._entries if entry.last_used > self._node_began]
             others = [entry for entry in self._entries if entry not in used]

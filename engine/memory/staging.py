@@ -53,7 +53,7 @@ class _Piece:
 
 
 def plan_chunks(largest_bytes: int) -> tuple[int, int]:
-    """Return how many chunks of how many bytes take at most 1.2 times the largest tensor.
+    """Return number and size in bytes of chunks that take at most 1.2 times the largest tensor.
 
     Sizes are powers of two, as torch allocates no other sizes of pinned memory.
     """

@@ -229,7 +229,7 @@ def load_vae(path: Path, types: LoadTypes) -> Any:
 
 
 def _described(error: NotRecognised, *files: WeightFile) -> str:
-    """Return what was found, with the kinds of quantised files."""
+    """Return the description of an unrecognised file, with the kinds of quantised files."""
     labels = [file.label for file in files if isinstance(file, QuantisedFile) and file.label]
     return ": ".join([*labels, error.found])
 

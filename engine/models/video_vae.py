@@ -297,7 +297,7 @@ class VideoVae(Vae):
         return (working + shape[2] * frame_px * PIXEL_BYTES) * itemsize
 
     def _frames_at_once(self, frames: int) -> int:
-        """Return how many of a video's frames are in work at a time."""
+        """Return the number of a video's frames that are processed at a time."""
         return frames if self._sees_whole_videos else 1
 
     @property
@@ -306,7 +306,7 @@ class VideoVae(Vae):
         return hasattr(self.first_stage_model, "decoded_pieces")
 
     def _piece_frames(self) -> int | None:
-        """Return how many frames are in work while a video is decoded in pieces; None for as many as in one go."""
+        """Return the number of frames processed at a time while a video is decoded in pieces; None for all."""
         frames: int | None = getattr(self.first_stage_model, "frames_decoded_at_once", None)
         return frames
 

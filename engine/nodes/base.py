@@ -100,7 +100,7 @@ class Widget(ABC):
         return self.options()
 
     def facts(self, name: str) -> NodeFacts:
-        """Return what a node with this input, under that name, declares by it."""
+        """Return the facts that a node declares by having this input under that name."""
         return NO_FACTS
 
     def samplers_in(self, environment: NodeEnvironment) -> Mapping[str, SamplerFacts]:
@@ -205,7 +205,7 @@ class ModelFile(Widget):
         return [*environment.model_files(self.kind), *self.also]
 
     def complaint(self, environment: NodeEnvironment, value: object) -> str | None:
-        """Return what is wrong with a file by its header alone, None for a whole one and for a name from a link."""
+        """Return the fault of a file by its header alone, None for a whole one and for a name from a link."""
         return environment.model_problem(self.kind, value) if isinstance(value, str) else None
 
     def options(self) -> ValueDict:
@@ -240,7 +240,7 @@ class InputFile(Widget):
         return environment.input_files(self.content)
 
     def complaint(self, environment: NodeEnvironment, value: object) -> str | None:
-        """Return what is wrong with a file's name, in ComfyUI's words, or None if nothing is.
+        """Return the fault of a file's name, in ComfyUI's words, or None without one.
 
         None also stands for a name that a link supplies.
         """
@@ -433,7 +433,7 @@ class NodeEnvironment(Protocol):
     def model_files(self, kind: str) -> list[str]: ...
 
     def model_problem(self, kind: str, name: str) -> str | None:
-        """Return what is wrong with a model file that is there, by its header and its length; None for other names."""
+        """Return the fault of an existing model file, by its header and its length; None for other names."""
         ...
 
     def input_files(self, content: str) -> list[str]: ...

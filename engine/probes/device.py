@@ -142,7 +142,7 @@ def _timed(work: Callable[[], object], device: str, num_calls: int) -> float:
 
 
 def find_wrong_product(device: str) -> str | None:
-    """Return how the fixed computation went wrong, or None if it is right in every type and every round."""
+    """Return the error of the fixed computation, or None if it is right in every type and every round."""
     first, second = fixed_matrices()
     types = (torch.float32,) if torch.device(device).type == "cpu" else (torch.float16, torch.float32)
     for dtype in types:

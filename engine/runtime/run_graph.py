@@ -273,7 +273,7 @@ class RunGraph:
         return found
 
     async def _fingerprint(self, node: Node, node_class: NodeClass, rules: NodeRules) -> object:
-        """Return what a node's result depends on besides its inputs; NaN, which equals nothing, when unknown."""
+        """Return the state that a node's result depends on besides its inputs; NaN, equal to nothing, if unknown."""
         if "is_changed" in node.raw:
             return node.raw["is_changed"]
         values: dict[str, Sequence[Any]] = {}

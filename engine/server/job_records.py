@@ -37,7 +37,7 @@ def waiting_record(item: QueuedPrompt, status: JobStatus) -> ValueDict:
 
 
 def ended_status(entry: HistoryEntry) -> JobStatus:
-    """Return how a prompt ended."""
+    """Return the final status of a prompt."""
     if entry.status == "success":
         return JobStatus.COMPLETED
     was_interrupted = any(kind == INTERRUPTION for kind, _ in entry.messages)

@@ -171,7 +171,7 @@ def _files(folder: Path, is_deep: bool) -> Iterator[Path]:
 
 
 def _described(path: Path, root: Path) -> dict[str, object]:
-    """Return what the interface shows of a file, times in milliseconds."""
+    """Return the entry of a file for the interface, times in milliseconds."""
     about = path.stat()
     times = {"modified": int(about.st_mtime * 1000), "created": int(about.st_ctime * 1000)}
     return {"path": path.relative_to(root).as_posix(), "size": about.st_size, **times}

@@ -139,7 +139,7 @@ class MaskingEncoder(ChunkEncoder):
 
     @abstractmethod
     def _num_seen(self, numbers: Sequence[int]) -> int:
-        """Return how many of the tokens of a chunk, embeddings left out, others attend to."""
+        """Return the number of a chunk's tokens, without embeddings, that others attend to."""
 
     @abstractmethod
     def _states(self, embeds: torch.Tensor, mask: torch.Tensor, layer_idx: int | None) -> torch.Tensor:

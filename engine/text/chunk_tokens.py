@@ -88,7 +88,7 @@ class ChunkTokenizer:
         return [(pair, vocabulary.piece(pair[0])) for pair in token_weight_pair]
 
     def state_dict(self) -> dict[str, object]:
-        """Return what is saved of the tokenizer: nothing."""
+        """Return the state of the tokenizer to save: empty."""
         return {}
 
     def _words(self, part: str, weight: float) -> Iterator[Word]:

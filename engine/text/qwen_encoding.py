@@ -140,7 +140,7 @@ class QwenEncoder(TokenEncoder):
         return Encoded(cond[:, template_end(tokens, cond.shape[1]) :], None)
 
     def _see(self, token: dict[str, Any]) -> _View:
-        """Return what the encoder of images sees in the image of a token."""
+        """Return the image encoder's output for the image of a token."""
         if token.get("type") != "image" or self.transformer.visual is None:
             raise ValueError(
                 "image: this file of the text encoder has no image encoder; got a prompt with an image, expected a "

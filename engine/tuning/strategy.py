@@ -111,7 +111,7 @@ class Strategy:
     conflicts: ClassVar[frozenset[str]] = frozenset()
 
     def missing(self, machine: MachineFacts) -> str | None:
-        """Return what this machine lacks for it, or None."""
+        """Return the requirement of the strategy that this machine lacks, or None."""
         return None
 
     def unfit(self, use: SamplingUse) -> str | None:

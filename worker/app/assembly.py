@@ -376,7 +376,7 @@ class Front:
         )
 
     def _build_intake(self) -> Intake | None:
-        """Return what takes jobs from the broker; None without one. Raises SettingsInvalid."""
+        """Return the intake of jobs from the broker; None without one. Raises SettingsInvalid."""
         config = self._settings.broker
         broker = build_broker(config)
         if broker is None:
@@ -403,7 +403,7 @@ class Front:
         )
 
     def _routing_facts(self) -> JsonObject:
-        """Return what gateways route by: cost per second, price of an hour, and seconds until a new job would begin."""
+        """Return the facts for gateways' routing: cost per second, price per hour, a new job's wait in seconds."""
         seconds = self.services.run_clock.seconds_of(1.0)
         return {
             "speed": 1 / seconds if seconds > 0 else 0.0,

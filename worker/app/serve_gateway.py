@@ -57,7 +57,7 @@ class GatewayServer(GuardedServer):
 
 
 def build_services(settings: Settings) -> GatewayServices:
-    """Return what the gateway's routes use. Raises SettingsInvalid without a database and a broker."""
+    """Return the services of the gateway's routes. Raises SettingsInvalid without a database and a broker."""
     if not settings.database.is_set:
         raise SettingsInvalid("DATABASE_URL: not set; a gateway keeps its jobs in PostgreSQL")
     http_metrics = HttpMetrics()

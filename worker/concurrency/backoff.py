@@ -36,7 +36,7 @@ class Backoff:
 
 
 def retry_after_seconds(header: str | None, now_seconds: float) -> float | None:
-    """Return how long a `Retry-After` asks to wait: seconds, or an HTTP date; None when it is neither.
+    """Return the wait of a `Retry-After` header, which has seconds or an HTTP date; None when it has neither.
 
     `now_seconds` is the epoch's; a date that has passed asks for no wait.
     """

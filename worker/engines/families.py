@@ -99,7 +99,7 @@ class Family:
     file_billions: Mapping[str, float] = field(default_factory=dict)
 
     def attention_factor(self, pixels: float) -> float:
-        """Return how much dearer a pixel is among so many of one image or video than among those of the default."""
+        """Return the cost of a pixel among `pixels` of an image or video, relative to one of the default's size."""
         own = self.default.width * self.default.height * self.default.latent_frames
         return 1.0 + self.default.attention * (pixels / own - 1.0)
 

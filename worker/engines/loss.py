@@ -114,7 +114,7 @@ def is_outside(reason: LossReason, code: int, memory_bytes: int | None, total_by
 
 
 def error_of_loss(loss: Loss, attempts: int, node_id: str | None, class_type: str | None) -> WorkerError:
-    """Return what a job ends with that lost its engine on its last attempt, in this node (None: before its first).
+    """Return the error of a job that lost its engine on its last attempt, in this node (None: before its first).
 
     One that made the engine hang has no second attempt.
     """

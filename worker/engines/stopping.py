@@ -156,5 +156,5 @@ class StopRequests:
 
 
 def stop_limit_seconds(grace_seconds: float, longest_gap_seconds: float) -> float:
-    """Return how long a prompt may go on after it was asked to stop: one that reports seldom looks up seldom."""
+    """Return the seconds that a prompt may run after a stop request: one that reports seldom checks seldom."""
     return max(grace_seconds, 3.0 * longest_gap_seconds)

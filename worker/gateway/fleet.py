@@ -45,7 +45,7 @@ class Fleet:
         return [self._nodes[name] for name in self._known.lists]
 
     async def entries(self) -> tuple[JsonObject, ...]:
-        """Return what the workers that are there have announced."""
+        """Return the announcements of the workers that are present."""
         await self._refresh()
         return self._known.entries
 

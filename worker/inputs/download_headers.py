@@ -20,7 +20,7 @@ DownloadHeaders = Mapping[str, Mapping[str, str]]
 
 
 def find_prefix_problem(prefix: str) -> str | None:
-    """Return what is wrong with the beginning of an address, or None."""
+    """Return the fault of an address prefix, or None."""
     try:
         parts = urlsplit(prefix)
         is_usable = parts.scheme in DEFAULT_PORTS and bool(parts.hostname) and parts.port != 0

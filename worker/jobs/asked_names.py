@@ -24,7 +24,7 @@ def in_asked_names(rejected: RequestRejected, asked: JsonObject, sent: JsonObjec
 
 
 def _names(asked: JsonObject, sent: JsonObject) -> dict[str, str]:
-    """Return what the request names by the names of the fetched files."""
+    """Return the references of the request by the names of the fetched files."""
     found: dict[str, str] = {}
     for node_id, node in sent.items():
         before = object_at(asked, node_id, "inputs")

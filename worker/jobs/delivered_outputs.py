@@ -142,7 +142,7 @@ class DeliveredOutputs:
         return [_with_links(record, dict(zip(map(id, files), added, strict=True))) for record in records]
 
     async def _added(self, file: SentFile, outcome: str | WorkerError) -> OutputRecord:
-        """Return what the record of a file has of its upload."""
+        """Return the fields of a file's record that describe its upload."""
         if isinstance(outcome, WorkerError):
             self._io_metrics.upload_failed()
             log.warning("upload failed", key=file.key, reason=outcome.message)

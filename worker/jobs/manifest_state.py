@@ -58,7 +58,7 @@ class ManifestState:
         return {"models": dict(Counter(self._models.values())), "packs": dict(Counter(self._packs.values()))}
 
     def differences(self) -> list[tuple[str, str]]:
-        """Return what differs from the manifests, as names and states, and what is wrong with a manifest."""
+        """Return the differences from the manifests, as names and states, and the faults of a manifest."""
         found = [(f"model {place}", state) for place, state in self._models.items() if state != GOOD]
         found += [(f"pack {name}", state) for name, state in self._packs.items() if state != GOOD]
         return [*found, *(("manifest", problem) for problem in self._problems)]

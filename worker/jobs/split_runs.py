@@ -49,7 +49,7 @@ class RunPart:
         return self.own_nodes is None
 
     def reports(self, on_message: OnMessage) -> OnMessage:
-        """Return what to call with the engine's messages.
+        """Return the callback for the engine's messages.
 
         A later part reports nodes that it has left as cached ones, which are done without a place in the progress.
         """

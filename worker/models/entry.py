@@ -45,7 +45,7 @@ class ModelEntry:
 
 
 def find_name_problem(name: str) -> str | None:
-    """Return what is wrong with a file's name below the folder of its kind, or None."""
+    """Return the fault of a file's name below the folder of its kind, or None."""
     parts = name.split("/")
     is_plain = all(_PART.fullmatch(part) and not part.startswith(".") and part == part.strip() for part in parts)
     if not is_plain or len(name) > MAX_NAME_LENGTH:
@@ -57,7 +57,7 @@ def find_name_problem(name: str) -> str | None:
 
 
 def find_kind_problem(kind: str) -> str | None:
-    """Return what is wrong with a kind, the name of a folder below `models/`, or None."""
+    """Return the fault of a kind, the name of a folder below `models/`, or None."""
     if _KIND.fullmatch(kind):
         return None
     return f"is not a folder below models/; got {kind[:80]!r}, expected checkpoints, loras, vae or another name"

@@ -84,7 +84,7 @@ def foreign_version(system: Mapping[str, Any]) -> str | None:
 async def _checkpoints(
     engine: EngineClient, families: Sequence[Family], names: Sequence[str], folder: Path
 ) -> tuple[CheckpointFact, ...]:
-    """Return what the engine says of its checkpoints; of one that says nothing, their sizes where they are here."""
+    """Return the engine's facts of its checkpoints; of one that reports none, the sizes of those on this machine."""
     if families:
         return tuple(
             CheckpointFact(name=item.name, family=item.family, scale=item.scale, size_bytes=item.size_bytes)
@@ -103,7 +103,7 @@ def _size_of(path: Path) -> int | None:
 
 
 def fact_of(family: Family) -> FamilyFact:
-    """Return what the benchmark has to know of a family."""
+    """Return the facts of a family that the benchmark needs."""
     return FamilyFact(
         name=family.name,
         is_default=family.is_default,

@@ -340,7 +340,7 @@ def _new_session() -> object:
 
 
 def _bytes_of(path: Path, start: int, num_bytes: int) -> MakeBody:
-    """Return what reads a part of a file, from its start each time."""
+    """Return the reader of a part of a file, which begins anew with each call."""
 
     async def pieces() -> AsyncIterator[bytes]:
         left = num_bytes
@@ -372,7 +372,7 @@ def _completion(tags: list[str]) -> bytes:
 
 
 async def _refusal(response: httpx.Response) -> StoreFailed:
-    """Return what an answer that is not good means; its body is read up to the bound, and closed."""
+    """Return the error of a failed response; its body is read up to the bound, and closed."""
     try:
         body = await plain_body(response)
     except httpx.HTTPError:

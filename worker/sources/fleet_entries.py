@@ -26,7 +26,7 @@ class Announcement:
         return Announcement(sha256(text).hexdigest()[:DIGEST_LENGTH], gzip.compress(text, mtime=0))
 
     def entry(self, worker: str, facts: JsonObject) -> bytes:
-        """Return what a worker announces; `facts` are those that routing uses (`worker/gateway/placing.py`)."""
+        """Return the announcement of a worker; `facts` are those that routing uses (`worker/gateway/placing.py`)."""
         return json.dumps({**facts, "worker": worker, "nodes": self.nodes_id}).encode()
 
 

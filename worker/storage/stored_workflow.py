@@ -56,7 +56,7 @@ class StoredWorkflow:
         return {name: named.places for name, named in self.inputs.items()}
 
     def content(self) -> dict[str, Any]:
-        """Return what is stored of a version besides its name, number and time, as JSON."""
+        """Return the stored content of a version besides its name, number and time, as JSON."""
         inputs = {
             name: {"places": [[place.node_id, place.input_name] for place in named.places], "about": named.description}
             for name, named in self.inputs.items()

@@ -146,7 +146,7 @@ class ChromaTrunk(nn.Module):
         return vectors
 
     def block_modulations(self, vectors: torch.Tensor) -> tuple[list[Any], list[Any]]:
-        """Return what the blocks of two streams and those of one are modulated by.
+        """Return the modulations of the blocks of two streams and of those of one.
 
         The vectors of the latter come first, then those of the former's images, then those of their texts.
         """

@@ -155,7 +155,7 @@ class FluxControlNet(FluxTrunk):
     def _blocks(
         self, img: torch.Tensor, txt: torch.Tensor, vec: torch.Tensor, pe: torch.Tensor
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Return what each block of two streams, and each of one, passes on."""
+        """Return the additions of each block of two streams, and of each block of one."""
         double, single = [], []
         for block, onward in zip(self.double_blocks, self.controlnet_blocks, strict=True):
             img, txt = block(img, txt, vec, pe)

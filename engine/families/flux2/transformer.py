@@ -194,7 +194,7 @@ class Flux2Transformer(nn.Module):
         return vec
 
     def _modulations(self, vec: torch.Tensor) -> tuple[Sequence[object], Sequence[object]]:
-        """Return what the blocks of either kind are modulated by: the same for all of a kind."""
+        """Return the modulations of the blocks of either kind: the same for all of a kind."""
         double = (self.double_stream_modulation_img(vec), self.double_stream_modulation_txt(vec))
         (single,) = self.single_stream_modulation(vec)
         return [double] * len(self.double_blocks), [single] * len(self.single_blocks)

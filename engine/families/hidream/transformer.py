@@ -322,7 +322,7 @@ class HiDreamTransformer(nn.Module):
         return -image_channels_last(drawn, *padded.shape[-2:])[..., :height, :width]
 
     def _texts(self, context: torch.Tensor, states: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """Return what each block sees of the language model [B, T, D], and the text of all blocks [B, T, D]."""
+        """Return the language model's states for each block [B, T, D], and the text of all blocks [B, T, D]."""
         *projections, last = self.caption_projection
         deepest = states.shape[1] - 1
         layers = [projection(states[:, min(index, deepest)]) for index, projection in enumerate(projections)]

@@ -191,7 +191,7 @@ class Hunyuan3dVae(nn.Module):
         num_chunks: int = 8000,
         on_chunk: Callable[[int, int], None] = lambda done, total: None,
     ) -> torch.Tensor:
-        """Return how far inside the points of a grid lie [B, x, z, y], float32, each side of `octree_resolution` + 1.
+        """Return the depths [B, x, z, y], float32, of grid points inside the shape, `octree_resolution` + 1 a side.
 
         `num_chunks` points are computed at once; `on_chunk(done, total)` is called behind each such number.
         """

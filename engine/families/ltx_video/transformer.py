@@ -271,7 +271,7 @@ class LtxVideoTransformer(nn.Module):
 
 
 def _score_mask(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    """Return what is added to the scores [B, 1, 1, S] for a mask of tokens [B, S]; one of numbers to add as it is."""
+    """Return the addition to the scores [B, 1, 1, S] for a mask of tokens [B, S]; a mask of floats as it is."""
     if mask is None or torch.is_floating_point(mask):
         return mask
     return (mask - 1).to(dtype).reshape(mask.shape[0], 1, -1, mask.shape[-1]) * torch.finfo(dtype).max

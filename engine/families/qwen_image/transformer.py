@@ -235,7 +235,7 @@ class QwenImageBlock(nn.Module):
 
 
 def _of_stretches(lengths: tuple[int, ...], parts: Sequence[torch.Tensor]) -> Modulator:
-    """Return what modulates all tokens, or stretches of so many tokens each."""
+    """Return the modulator of all tokens, or of stretches of these lengths in tokens."""
     return parts[0] if len(lengths) == 1 else Stretches(lengths, tuple(parts))
 
 

@@ -89,7 +89,7 @@ class BlockStates:
         self._blocks[block] = (packed(keys, self._storage, device), packed(values, self._storage, device))
 
     def take(self, block: int, device: torch.device) -> KeysValues:
-        """Return what is kept of a block; a value that may not stay is released."""
+        """Return the kept keys and values of a block; a value that may not stay is released."""
         kept = self._blocks[block]
         if kept is None:
             raise LookupError(f"block: no keys and values are kept; got {block}")
@@ -113,7 +113,7 @@ class PrefixStates:
         self._kept: list[BlockStates] = []
 
     def of(self, known_by: Sequence[torch.Tensor], num_blocks: int, num_bytes: int) -> BlockStates:
-        """Return what is kept of the prefix that these tensors make, empty for a new one of so many bytes in all."""
+        """Return the states kept for the prefix of these tensors, empty for a new one, which takes `num_bytes`."""
         found = next((item for item in self._kept if _are_equal(item.known_by, known_by)), None)
         if found is not None and found.is_filled:
             return found

@@ -165,7 +165,7 @@ def _sees_tokens(options: Options) -> bool:
 
 
 def _places_of(x: torch.Tensor, slots: Sequence[int]) -> torch.Tensor:
-    """Return what the places of the tokens depend on beside their number: the drawn image's size, and the slots."""
+    """Return the values that determine the tokens' positions: the generated image's size, and the slots."""
     return torch.tensor([*x.shape[-2:], *slots])
 
 

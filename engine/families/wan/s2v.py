@@ -131,7 +131,7 @@ class AudioInjector(nn.Module):
         self.injector_adain_layers = nn.ModuleList(AdaptedNorm(config.width) for _ in range(count))
 
     def forward(self, x: torch.Tensor, number: int, whole: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Return what is added to the video's tokens [B, F * n, D]. `whole` is [B, F, 1, D], `tokens` [B, F, 5, D]."""
+        """Return the addition to the video's tokens [B, F * n, D]. `whole` is [B, F, 1, D], `tokens` [B, F, 5, D]."""
         batch, frames = tokens.shape[:2]
         each = x.reshape(batch * frames, -1, x.shape[-1])
         adapted = self.injector_adain_layers[number](each, whole.flatten(0, 1)[:, 0])

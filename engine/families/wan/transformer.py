@@ -119,7 +119,7 @@ def patched(x: torch.Tensor) -> torch.Tensor:
 
 
 def spread(parts: torch.Tensor, num_tokens: int) -> torch.Tensor:
-    """Return what noise levels make [B, N, D] for each token [B, T, D], in order; as it is for one level."""
+    """Repeat the vectors of noise levels [B, N, D] for each token [B, T, D], in order; one level stays as it is."""
     levels = parts.shape[1]
     if levels in (1, num_tokens):
         return parts
@@ -384,7 +384,7 @@ class WanTransformer(nn.Module):
         return img
 
     def beside_blocks(self, tokens: VideoTokens, shared: dict[str, Any], inputs: Inputs) -> Any:
-        """Return what `after_block` needs of the inputs: nothing here."""
+        """Return the values of the inputs that `after_block` needs: none here."""
         return None
 
     def after_block(self, index: int, img: torch.Tensor, tokens: VideoTokens, memory: Any) -> torch.Tensor:

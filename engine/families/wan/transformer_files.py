@@ -74,6 +74,6 @@ find = detect_by(NETWORK, needs=(FIRST, HEAD))
 
 
 def channels_of(index: TensorIndex, match: Match) -> tuple[int, int]:
-    """Return how many channels enter and leave the network."""
+    """Return the numbers of input and output channels of the network."""
     entering, leaving = (index.shapes[str(match.names[name])] for name in (FIRST, HEAD))
     return entering[1], leaving[0] // PATCH_CELLS

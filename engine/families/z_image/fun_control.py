@@ -81,7 +81,7 @@ class ControlBlock(JointBlock):
     def steer(
         self, seen: torch.Tensor, image: torch.Tensor, pe: torch.Tensor, time: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what is added to the image, and what the next block of the stack reads, [B, T, D] each."""
+        """Return the addition to the image, and the input of the next block of the stack, [B, T, D] each."""
         if self.is_first:
             seen = self.before_proj(seen) + image
         seen = self(seen, None, pe, time)
@@ -131,7 +131,7 @@ class ZImageFunControl(nn.Module):
         *,
         is_untrained: bool,
     ) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """Return what is added behind a refining block (None: nothing), and what the next block reads, [B, T, D].
+        """Return the addition after a refining block (None: nothing), and the input of the next block, [B, T, D].
 
         `is_untrained` is `has_untrained_refiners()`.
         """

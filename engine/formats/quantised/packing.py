@@ -50,7 +50,7 @@ class Packing(ABC):
         return False
 
     def before_rounding(self, values: torch.Tensor) -> torch.Tensor:
-        """Return what is rounded to the codes' type, float32, for patched `values`.
+        """Return the numbers, float32, that are rounded to the codes' type for patched `values`.
 
         Raises TypeError for a packing that cannot pack (`can_pack`).
         """

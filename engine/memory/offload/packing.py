@@ -43,7 +43,7 @@ class Packing(Protocol):
         ...
 
     def before_rounding(self, values: torch.Tensor) -> torch.Tensor:
-        """Return what is rounded to the codes' type (float8), float32, for patched `values`, where `can_pack`."""
+        """Return the numbers, float32, to round to the codes' type (float8) for patched `values`; if `can_pack`."""
         ...
 
 

@@ -31,7 +31,7 @@ class FileFaults:
         self._known: dict[tuple[Path, int, int, str], str | None] = {}
 
     def find(self, kind: str, name: str) -> str | None:
-        """Return what is wrong with a file, None for a whole one, one of another format, and one that is not there."""
+        """Return the fault of a file, None for a whole one, one of another format, and one that is not there."""
         try:
             path = self._folders.path(kind, name)
             if path is None or path.suffix.lower() not in SAFETENSORS_ENDINGS:

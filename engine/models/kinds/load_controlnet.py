@@ -108,7 +108,7 @@ def _bad(path: Path, error: NotRecognised | LookupError) -> BadModelFile:
 
 
 def steering_kind(network: torch.nn.Module) -> SteeringKind | None:
-    """Return what a network that `load_controlnet` loaded steers; None for an adapter, which fits several families."""
+    """Return the kind of network that a loaded ControlNet controls; None for an adapter, which fits several."""
     kind: SteeringKind | None = getattr(network, KIND_ATTRIBUTE, None)
     return kind
 

@@ -180,7 +180,7 @@ class WaveEncoder(nn.Module):
         self.layer_norm = nn.LayerNorm(config.width)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return what enters each layer, and the output."""
+        """Return the input of each layer, and the output."""
         x = x + self.pos_conv_embed(x)
         if not self.is_large:
             x = self.layer_norm(x)
@@ -204,7 +204,7 @@ class Wav2Vec(nn.Module):
         self.encoder = WaveEncoder(config)
 
     def forward(self, waveform: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return what enters each layer and the output, each [B, T, D], of waveforms [B, S] at 16 kHz."""
+        """Return the input of each layer and the output, each [B, T, D], of waveforms [B, S] at 16 kHz."""
         if self.config.is_large:
             waveform = (waveform - waveform.mean()) / torch.sqrt(waveform.var() + LEAST_VARIANCE)
         states: tuple[torch.Tensor, ...] = self.encoder(self.feature_projection(self.feature_extractor(waveform)))

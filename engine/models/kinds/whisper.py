@@ -98,7 +98,7 @@ class SpeechEncoder(nn.Module):
         self.layer_norm = nn.LayerNorm(config.width)
 
     def forward(self, mels: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return what enters each layer, and the output, of spectrograms [B, M, N]."""
+        """Return the input of each layer, and the output, of spectrograms [B, M, N]."""
         x = functional.gelu(self.conv2(functional.gelu(self.conv1(mels)))).transpose(1, 2)
         x = x + self.embed_positions(torch.arange(x.shape[1], device=x.device))
         states = []
@@ -124,7 +124,7 @@ class Whisper(nn.Module):
         return self.config.num_tokens * STRIDE * HOP
 
     def forward(self, waveform: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return what enters each layer and the output, each [B, T, D], of waveforms [B, S] at 16 kHz."""
+        """Return the input of each layer and the output, each [B, T, D], of waveforms [B, S] at 16 kHz."""
         missing = max(0, self.num_samples - waveform.shape[-1])
         whole = functional.pad(waveform[..., : self.num_samples], (0, missing))
         states: tuple[torch.Tensor, ...] = self.encoder(log_mel_spectrogram(whole, self.config.num_bands))

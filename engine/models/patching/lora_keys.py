@@ -36,7 +36,7 @@ def renamed_lora(network: Network | None, lora: Mapping[str, Any]) -> Mapping[st
 
 
 def lora_misfit(network: Network, patches: Mapping[LoraTarget, Any]) -> str | None:
-    """Return how a LoRA's patches show that it is made for another network, or None.
+    """Return the sign, in a LoRA's patches, that it is made for another network; None without one.
 
     Networks of one kind share names and many widths. A LoRA is another's where none of its patches of linear layers has
     as many inputs as the layer, or none of those of the layers that read the text.

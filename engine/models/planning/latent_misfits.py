@@ -50,7 +50,7 @@ class Latents:
     vae: Callable[[Any], torch.nn.Module]
 
     def problem_with(self, read: Latents) -> str | None:
-        """Return what a VAE of the latents `read` has and what was expected; None if it may decode these.
+        """Return the mismatch of a VAE that reads the latents `read`, found and expected; None if it may decode these.
 
         Several families of videos have as many channels, but VAEs of networks of their own. Families of images share
         one, which differs by its weights alone.

@@ -99,7 +99,7 @@ class StepBatcher:
 
     @property
     def widths_in_use(self) -> list[Widths]:
-        """Return what was chosen for each kind of evaluation."""
+        """Return the widths chosen for each kind of evaluation."""
         return list(self._widths.values())
 
     # --- networks ----------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class StepBatcher:
         return found
 
     def _computed(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns on the evaluating thread, with the context of this one."""
+        """Return the result of `work`, called on the evaluating thread with the context of this one."""
 
         def inferring() -> T:
             with torch.inference_mode():

@@ -48,5 +48,5 @@ class WidthProbe:
 
 
 def runs_that_fill(widths: Widths, own_rows: int) -> int:
-    """Return how many evaluations of so many rows have place in the widest batch, at the least one."""
+    """Return the number of evaluations of `own_rows` rows that fit into the widest batch, at least one."""
     return max(1, widths.most // own_rows)

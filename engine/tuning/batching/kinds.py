@@ -23,7 +23,7 @@ CONSTANTS = (bool, int, float, str, type(None))
 
 
 def kind_of(model: Network, x: torch.Tensor, arguments: Options, options: Options) -> Hashable | None:
-    """Return what evaluations of one network that fit into one batch have in common; None for one made by itself.
+    """Return the key that evaluations share if they fit into one batch; None for one computed separately.
 
     `arguments` are those of `model.apply_model`, `options` the model options of the sampling run.
     """

@@ -135,7 +135,7 @@ class _Measurement:
         return left
 
     def _unless_it_fails(self, work: Callable[[], T], width: int) -> T | None:
-        """Return what `work` does, None where the network fails. A failure that is the run's own comes once more."""
+        """Return the result of `work`, None where the network fails. A failure of the run itself occurs again."""
         try:
             return work()
         except Interrupted:

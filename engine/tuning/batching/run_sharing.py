@@ -70,7 +70,7 @@ class RunSharing:
                 patcher.model.current_patcher = None
 
     def _way(self, patcher: Network, options: Options) -> Hashable | None:
-        """Return how a MODEL uses its network, as far as runs may differ in it; None where it cannot share."""
+        """Return the key of a MODEL's use of its network, in which runs may differ; None where it cannot share."""
         is_plain = (
             self._quality is not Quality.EXACT
             and not patcher.object_patches
@@ -125,6 +125,6 @@ class RunSharing:
 
 
 def network_id_of(patcher: Network) -> Hashable:
-    """Return what tells a network from all others that are loaded."""
+    """Return the identity of a network among all that are loaded."""
     weights = patcher.weights
     return getattr(weights, "entry_id", None) or id(weights)

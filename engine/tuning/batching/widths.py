@@ -60,7 +60,7 @@ class Widths:
         raise ValueError(f"no width has place for {num_rows} rows")
 
     def num_to_join(self, own_rows: int, num_waiting: int) -> int:
-        """Return how many of the evaluations that wait, each of so many rows, make one batch: the least time for each.
+        """Return the number of waiting evaluations of `own_rows` rows to batch, by the least time for each.
 
         Wide batches are made only while many wait: padding costs what its rows cost.
         """

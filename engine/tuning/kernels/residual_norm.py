@@ -169,7 +169,7 @@ def residual_norm(
 
 
 def warps_for(width: int) -> int:
-    """Return how many warps share a row of so many numbers: 16 a thread, from one warp to sixteen."""
+    """Return the number of warps that share a row of `width` numbers: 16 a thread, from one warp to sixteen."""
     return min(16, max(1, width // 512))
 
 

@@ -41,7 +41,7 @@ class Tile:
         return self.width**2
 
     def count(self, x: Tensor) -> int:
-        """Return how many tiles the result of an image `x` [B, C, H, W] has."""
+        """Return the number of tiles of the result for an image `x` [B, C, H, W]."""
         return x.shape[0] * -(-x.shape[2] // self.side) * -(-x.shape[3] // self.side)
 
 

@@ -76,7 +76,7 @@ class PromptCalls:
             return read_outcome(entry, self._hidden)
 
     async def find_problems(self, prompt: JsonObject, pending_files: Collection[str]) -> tuple[FoundProblems, Kinds]:
-        """Return what our engine's check finds, and the kinds of the models that the prompt names."""
+        """Return the problems that our engine's check finds, and the kinds of the models that the prompt names."""
         is_large = needs_thread(prompt)
         body = await off_loop(is_large, encoded, {"prompt": prompt, "pending_files": list(pending_files)})
         with self._calls.judging("check"):

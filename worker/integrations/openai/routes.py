@@ -111,7 +111,7 @@ async def edits(request: Request) -> Response:
 
 @router.get("/v1/models", operation_id="openai_models", response_model=OpenAiModels, responses=_REFUSALS)
 async def models(request: Request) -> Response:
-    """Return what `model` may be: the modifiers and the checkpoints."""
+    """Return the allowed values of `model`: the modifiers and the checkpoints."""
     try:
         check_caller(request)
     except WorkerError as error:

@@ -32,7 +32,7 @@ class PipelineLimits:
 
 @dataclass(frozen=True, slots=True)
 class PipelineParts:
-    """What stages of a job use besides the engines. None: the worker downloads no models, or keeps no checkpoints."""
+    """Services of a job's stages besides the engines. None: the worker downloads no models, or keeps no checkpoints."""
 
     inputs: JobInputs
     outputs: JobOutputs

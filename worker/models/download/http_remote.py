@@ -154,7 +154,7 @@ class HttpRemote:
 
 
 def _validator(response: httpx.Response) -> str:
-    """Return what tells contents apart; a weak ETag does not do so byte by byte, and is used for lack of another."""
+    """Return the validator of a content; a weak ETag does not identify bytes, and is used for lack of another."""
     return str(response.headers.get("etag") or response.headers.get("last-modified") or "")
 
 

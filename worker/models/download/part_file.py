@@ -71,7 +71,7 @@ class PartFile:
 
     @staticmethod
     def peek(path: Path) -> tuple[int, int] | None:
-        """Return how many bytes of a part are there, and how many the file has; None without a usable part."""
+        """Return the number of bytes of a part, and of the whole file; None without a usable part."""
         found = _read_journal(path)
         return None if found is None else (_done_bytes(found[0], found[1]), found[0].size_bytes)
 

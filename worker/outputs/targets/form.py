@@ -13,7 +13,7 @@ OWN_HEADERS: Final = frozenset({"host", "content-length", "content-type", "trans
 
 
 def find_header_problem(headers: dict[str, str], own: frozenset[str]) -> str | None:
-    """Return what is wrong with headers of a request, or None; `own` are those that the worker sets."""
+    """Return the fault of a request's headers, or None; `own` are those that the worker sets."""
     for name, text in headers.items():
         if not HEADER_NAME.fullmatch(name) or not text.isascii() or not text.isprintable():
             return f"expected names and values of HTTP headers; got {name[:40]!r}"

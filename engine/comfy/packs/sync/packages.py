@@ -220,7 +220,7 @@ def site_packages(prefix: Path) -> Path:
 
 
 def explain(output: str) -> str:
-    """Return what pip says about a failure, as one line: its errors, and the requirements that conflict."""
+    """Return pip's reason for a failure as one line: its errors, and the requirements that conflict."""
     lines = [line.strip() for line in output.splitlines()]
     said = [
         line.removeprefix("ERROR: ")

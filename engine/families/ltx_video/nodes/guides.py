@@ -28,7 +28,7 @@ def guide_places(conditioning: Conditioning) -> torch.Tensor | None:
 
 
 def num_guide_frames(conditioning: Conditioning) -> int:
-    """Return how many latent frames are those of guides."""
+    """Return the number of latent frames that belong to guides."""
     places = guide_places(conditioning)
     return 0 if places is None else torch.unique(places[:, 0]).shape[0]
 

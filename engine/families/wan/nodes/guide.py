@@ -74,5 +74,5 @@ class VideoGuide:
 
     @property
     def outputs(self) -> tuple[Conditioning, Conditioning, Latent]:
-        """What the nodes return: positive, negative and the latent."""
+        """The outputs of the nodes: positive, negative and the latent."""
         return self.positive, self.negative, latent_of(self.latent)

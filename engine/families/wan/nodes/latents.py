@@ -29,7 +29,7 @@ Seen = Annotated[CLIP_VISION_OUTPUT | None, Optional()]
 
 
 def num_latent_frames(length: int) -> int:
-    """Return how many latent frames `length` frames become."""
+    """Return the number of latent frames of a video of `length` frames."""
     return (length - 1) // FRAMES_RATIO + 1
 
 

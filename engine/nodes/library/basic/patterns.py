@@ -87,7 +87,7 @@ class CallerPattern:
             raise PatternTooLarge from None
 
     def replaced(self, text: str, template: str, count: int) -> str:
-        """Return what `re.sub` returns. Raises PatternTimedOut, TextTooLong, and `re.error` for a wrong template."""
+        """Replace matches, as `re.sub`. Raises PatternTimedOut, TextTooLong, and `re.error` for a wrong template."""
         pieces = _read_template(template, self._group_names)
         return joined(self._replaced_pieces(text, pieces, count))
 
@@ -114,7 +114,7 @@ def joined(pieces: Iterable[str], separator: str = "") -> str:
 
 
 def replaced(text: str, find: str, replacement: str) -> str:
-    """Return what `str.replace` returns. Raises TextTooLong before the result is made."""
+    """Return the text with each `find` replaced, as `str.replace`. Raises TextTooLong before the result is made."""
     num_characters = len(text) + text.count(find) * (len(replacement) - len(find))
     if num_characters > MAX_TEXT_CHARACTERS:
         raise TextTooLong("the text that the node makes", MAX_TEXT_CHARACTERS)

@@ -61,7 +61,7 @@ Recording = Annotated[VIDEO, Out("recording_video")]
 
 
 def _complaint(environment: NodeEnvironment, image: object, kinds: tuple[str, ...]) -> str | None:
-    """Return what is missing of the rendered images, so that a prompt is refused before anything runs."""
+    """Return the fault of the rendered images or None, so that a prompt is refused before anything runs."""
     if not isinstance(image, Mapping):
         return f"image: not what the page renders; got {type(image).__name__}, expected names of files by kind"
     absent = [kind for kind in (*kinds, "camera_info", "recording") if kind not in image]

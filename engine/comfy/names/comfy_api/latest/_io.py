@@ -172,7 +172,7 @@ class Schema:
             item.validate()
 
     def later_info(self) -> ValueDict:
-        """Return what `/object_info` says of a node by schema besides what it says of every node."""
+        """Return the fields of `/object_info` that only nodes by schema have."""
         matched = [
             item.template.template_id if isinstance(item, MatchType.Output) else None for item in self.outputs or ()
         ]
