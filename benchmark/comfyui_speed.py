@@ -75,7 +75,7 @@ NODE_CLASS_MAPPINGS = {"RandomConditioning": RandomConditioning}
 
 @dataclass
 class Engine:
-    """How one is started, and what was measured of it."""
+    """A way to start an engine, and its measurements."""
 
     name: str
     command: Sequence[str]

@@ -1,4 +1,4 @@
-"""How long an engine takes from the start of its process to its first answer, and to its first finished prompt.
+"""Time of an engine from the start of its process to its first answer, and to its first finished prompt.
 
     python -m benchmark.engine_start [--repeats 5] [--comfyui DIR [--comfyui-python PYTHON]]
 

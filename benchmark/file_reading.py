@@ -1,4 +1,4 @@
-"""How fast a model file is read, cold and warm.
+"""Speed of reading a model file, cold and warm.
 
     python -m benchmark.file_reading [--gigabytes 1] [--repeats 3] [--folder DIR]
 

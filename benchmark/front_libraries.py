@@ -1,4 +1,4 @@
-"""What the front does by hand against the library that would do it: the engine's HTTP client, the reader of long JSON.
+"""Parts of the front against libraries that could replace them: the engine's HTTP client, the reader of long JSON.
 
     python -m benchmark.front_libraries [--output FILE]
 

@@ -1,4 +1,4 @@
-"""How long `python -m darkroom.worker` takes from the start of its process to its first answer, and until it is ready.
+"""Time of `python -m darkroom.worker` from the start of its process to its first answer, and until it is ready.
 
     python -m benchmark.front_start [--repeats 5] [--beside DIR]
 

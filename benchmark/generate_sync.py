@@ -1,4 +1,4 @@
-"""What the front costs: latency and throughput of `/generate/sync` on a workflow that costs nothing.
+"""Cost of the front: latency and throughput of `/generate/sync` on a workflow that costs nothing.
 
 Starts the real front with the real engine on the CPU in a folder of its own, sends EmptyImage -> SaveImage with a new
 colour each time (so that nothing comes from the cache), and writes `results/generate_sync.json`.

@@ -26,7 +26,7 @@ class Goal:
     least: float | None = None
 
     def is_met(self, value: float) -> bool | None:
-        """Whether a figure is within its bound; None where there is no bound."""
+        """Return True for a figure within its bound, None where there is no bound."""
         if self.most is None and self.least is None:
             return None
         return (self.most is None or value <= self.most) and (self.least is None or value >= self.least)
@@ -74,7 +74,7 @@ def gpu_row(label: str) -> Find:
 
 
 def gain(quality: str) -> Find:
-    """How many times as fast the strategies chosen for a quality make a step.
+    """Return the factor by which the strategies chosen for a quality speed up a step.
 
     It is the product of the gain of each over those before it, measured in turns: rates of the plain path and of all
     of them together are from different moments.

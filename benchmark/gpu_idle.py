@@ -1,4 +1,4 @@
-"""How long the engine stands idle while jobs wait, when every upload takes 2 s (and every download 1 s).
+"""Idle time of the engine while jobs wait, when every upload takes 2 s (and every download 1 s).
 
 Starts the real front with the real engine and slow stand-ins for an S3 store and a host of images, sends all jobs at
 once and notes when the work of each began and ended. That work is a node that takes 1 to 2 s and leaves the processor

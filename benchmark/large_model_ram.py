@@ -1,4 +1,4 @@
-"""How much RAM a transformer of 14 thousand million float8 weights takes of a machine while it computes.
+"""RAM of a machine that a transformer of 14 thousand million float8 weights takes while it computes.
 
     python -m benchmark.large_model_ram [--evaluations 2] [--folder DIR]
 

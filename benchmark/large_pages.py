@@ -1,4 +1,4 @@
-"""What it brings that an engine's large tensors lie on pages of 2 MB: `python -m benchmark.large_pages [--starts 3]`.
+"""Effect of pages of 2 MB for an engine's large tensors: `python -m benchmark.large_pages [--starts 3]`.
 
 An engine is started in turns with `THP_MEM_ALLOC_ENABLE` 1, its own default, and 0. Measured are the seconds from its
 start to the end of a first prompt of one step at 256x256 with a whole SD1.5 checkpoint of random weights, which lies in

@@ -1,4 +1,4 @@
-"""How much RAM loading a checkpoint takes at most, beside the weights that stay.
+"""Peak of RAM while a checkpoint is loaded, besides the weights that stay.
 
     python -m benchmark.loading_peak [--family NAME …] [--scale small]
 

@@ -1,4 +1,4 @@
-"""What a benchmark's output says about the processor it ran on: its kind, never the machine's name or paths."""
+"""Description of the processor in a benchmark's output: its kind, never the machine's name or paths."""
 
 from __future__ import annotations
 

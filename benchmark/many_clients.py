@@ -62,7 +62,7 @@ async def run(num_clients: int) -> dict[str, Any]:
 
 
 def is_met(row: dict[str, Any]) -> bool:
-    """Whether every refusal says when to come back, there is none with room for all, nothing failed or was lost."""
+    """Return True if every refusal has a time to retry, none came with room for all, and nothing failed or was lost."""
     has_room = row["max_queue_size"] >= row["clients"]
     return (
         row["refused_without_retry_after"] == 0
@@ -140,7 +140,7 @@ async def _post(
 
 
 def _statuses(answers: Sequence[Answer]) -> list[str]:
-    """How the jobs of synchronous requests ended."""
+    """Return the final states of the jobs of synchronous requests."""
     return [answer.body["status"] for answer in answers if answer.status not in LATER and answer.body]
 
 

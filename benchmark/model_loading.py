@@ -1,4 +1,4 @@
-"""How near the second load of a checkpoint comes to reading its file, and what a model in the pool costs while it runs.
+"""Second load of a checkpoint against the reading of its file, and the cost of a model in the pool while it runs.
 
     python -m benchmark.model_loading --checkpoint FILE [--repeats 5] [--cold-repeats 3] [--cold-seconds 240]
 
@@ -71,7 +71,7 @@ def read_into_new_memory(path: Path) -> None:
 
 
 def load_to_device(path: Path) -> None:
-    """As the engine does for a device that keeps weights as the file has them."""
+    """Load a checkpoint to the device, as the engine does where weights are kept as the file has them."""
     loaded = load_checkpoint(path, replace(FLOAT16, to=Destination.DEVICE))
     device = SimulatedDevice(64 * GIB)
     for network in (loaded.unet, loaded.text_encoder, loaded.vae):

@@ -1,4 +1,4 @@
-"""What a node costs that does nothing: validation, keys, scheduling, execution and events of graphs of trivial nodes.
+"""Cost of a node that does nothing: validation, keys, scheduling, execution and events of graphs of trivial nodes.
 
     python -m benchmark.node_cost [--sizes 100 800 900 10000] [--repeats 5]
 

@@ -1,4 +1,4 @@
-"""What it costs that weights are not on the device: s/it of a UNet at full, half and a tenth of residency.
+"""Cost of weights that are not on the device: s/it of a UNet at full, half and a tenth of residency.
 
 Part of `benchmark/gpu.py`. Besides: peak memory at each, GB/s of loading from the page cache, and how much of the
 weights' way is hidden behind computing. Without a GPU a simulated device shows that it runs; its times mean nothing.

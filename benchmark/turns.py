@@ -54,7 +54,7 @@ ENGINE = (sys.executable, "-m", "darkroom.engine")
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much of each is measured."""
+    """Amount of each that is measured."""
 
     rounds: int = 7
     families: tuple[str, ...] = FAMILIES

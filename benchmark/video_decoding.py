@@ -1,4 +1,4 @@
-"""How much RAM it takes to decode a video into a file, by the number of its frames.
+"""RAM that decoding a video into a file takes, by the number of its frames.
 
     python -m benchmark.video_decoding [--family NAME …] [--frames 17 65 129] [--side 128]
 

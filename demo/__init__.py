@@ -1,1 +1,1 @@
-"""How the checkpoint that ships with Darkroom was made: data, training, export, evaluation. See README.md."""
+"""Training of the checkpoint that ships with Darkroom: data, training, export, evaluation. See README.md."""

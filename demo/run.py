@@ -1,4 +1,4 @@
-"""What the two trainings share: resumable state on disk, warm-up and decay by the share of the budget that is used.
+"""Code that both trainings share: resumable state on disk, warm-up and decay by the share of the budget that is used.
 
 A training is given so many seconds in all; it may be stopped at any moment and run again, and goes on from the last
 save. A save replaces the one before only when it is whole.

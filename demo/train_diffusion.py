@@ -170,7 +170,7 @@ def share_gradients(weights: list[nn.Parameter], processes: int) -> None:
 
 
 def build_network(device: str) -> TextToNoise:
-    """As training begins with it."""
+    """Return the network with the weights that training begins with."""
     torch.manual_seed(0)
     network = TextToNoise()
     initialise(network)

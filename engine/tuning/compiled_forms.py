@@ -74,7 +74,7 @@ class CompiledForms:
 
     @property
     def failure(self) -> str | None:
-        """Why no form could be compiled, None where one was or none has been tried often enough."""
+        """Reason that no form could be compiled, None where one was or none has been tried often enough."""
         failures = list(self._failures.values())
         return failures[0] if failures and not self._ready and len(failures) >= self._num_to_give_up() else None
 

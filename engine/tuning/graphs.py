@@ -89,7 +89,7 @@ class Graphs:
 
     @property
     def obstacle(self) -> str | None:
-        """Why nothing is recorded any more, or None."""
+        """Reason that nothing is recorded any more, or None."""
         return next(filter(None, map(self._barred.reason, OF_GRAPHS)), None)
 
     def run(

@@ -29,4 +29,4 @@ REMOVED_NAMES: Final[Mapping[str, str]] = {
     "PYWORKER_UPDATE_FILE": f"{_UNSET}: /pyworker/update creates /.force_update",
     "GATEWAY_CANCEL_SECONDS": f"{_UNSET}: /cancel at a gateway waits for 5 s",
 }
-"""What to do about each of these variables where it is still set."""
+"""Advice for each removed variable that is still set."""

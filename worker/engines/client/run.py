@@ -24,7 +24,7 @@ class Run:
     has_events: bool = True
     """On our socket; False for a prompt of the front before this one."""
     is_own: bool = False
-    """Of the front itself, no job's."""
+    """True for a prompt of the front itself, which belongs to no job."""
     on_preview: OnPreview | None = None
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     should_look: bool = False
@@ -41,7 +41,7 @@ class Run:
     """Between two of them."""
     lost: EngineLost | None = None
     first_id: str = ""
-    """Of the prompt that this one continues, by way of others; empty: none."""
+    """Id of the prompt that this one continues, by way of others; empty: none."""
 
     def following(self, prompt_id: str) -> Run:
         """Return the run of a prompt that continues this one, for the job a part of the same run."""

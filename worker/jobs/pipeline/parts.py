@@ -1,4 +1,4 @@
-"""What a pipeline is put together from."""
+"""Parts that a pipeline is put together from."""
 
 from __future__ import annotations
 
