@@ -75,7 +75,7 @@ class PromptChecks:
         missing: Mapping[str, Mapping[str, object]] | None = None,
         pixels: Mapping[str, int] | None = None,
     ) -> MemoryPlan:
-        """Return which weights the stages of a prompt bring to this device, or to a card with `total_bytes`.
+        """Return the weights that the stages of a prompt bring to this device, or to a card with `total_bytes`.
 
         Nothing is loaded. `missing` has `size_bytes` and `family` of files that are not there, by `folder/name`,
         `pixels` those that a node works on at once. Raises `PromptRejected` when the data is no prompt at all.

@@ -97,7 +97,7 @@ def _origin(page: Path, pages: Path) -> Path:
 
 
 def _place_in_site(target: Path, pages: Path) -> Path | None:
-    """Return where a file of the repository is in the site, or None for one that is not part of it."""
+    """Return the path in the site of a file of the repository, or None for one that is not part of it."""
     name = str(target.relative_to(ROOT))
     place = pages / BESIDE.get(name, name.removeprefix("docs/"))
     if place.is_dir() and (place / "README.md").is_file():

@@ -20,12 +20,12 @@ def split_annotation(name: str) -> tuple[str, str | None]:
 
 
 def names_another_folder(name: object) -> bool:
-    """Tell whether no list of the input folder can hold a name: one in a subfolder, or annotated."""
+    """Return True for a name that no list of the input folder can hold: one in a subfolder, or annotated."""
     return isinstance(name, str) and ("/" in name or split_annotation(name)[1] is not None)
 
 
 def is_pending(pending: Collection[str], problem: Problem, inputs: Mapping[str, object]) -> bool:
-    """Tell whether a problem of a node with these inputs says only that a file of `pending` is not there."""
+    """Return True if a problem of a node with these inputs is only that a file of `pending` is not there."""
     value = inputs.get(str(problem.extra_info.get("input_name")))
     if not pending or problem.type not in ABOUT_FILES or not isinstance(value, str):
         return False

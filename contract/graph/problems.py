@@ -54,7 +54,7 @@ def missing(spec: InputSpec) -> Problem:
 
 
 def not_listed() -> Problem:
-    """Say of an output node that it cannot run, where so much is wrong with the prompt that its cause is not listed."""
+    """Return the problem of an output node that cannot run, for a prompt with too many problems to list."""
     message = "The output cannot run: a node that it needs has a problem that is not listed"
     details = "mend the listed problems first and send the prompt again"
     return Problem("problem_not_listed", message, details, {}, Explanation(f"{message}; {details}"))
@@ -94,7 +94,7 @@ def type_mismatch(spec: InputSpec, given: str | Sequence[object], link: list[obj
 
 
 def dead_link(spec: InputSpec, link: list[object], error: Exception, via: Via, *, is_node_there: bool) -> Problem:
-    """Say that a link leads nowhere. ComfyUI reports it as an exception in the node that has the link."""
+    """Return the problem of a link that leads nowhere. ComfyUI reports it as an exception in the node with the link."""
     words = (
         f"Node {link[0]!r} has no output {link[1]!r}" if is_node_there else f"Linked node {link[0]!r} does not exist"
     )
@@ -109,14 +109,14 @@ def cycle(around: str, spec: InputSpec, link: list[object]) -> Problem:
 
 
 def check_raised(error: BaseException, via: Via) -> Problem:
-    """Say that a node's own check of its inputs broke off."""
+    """Return the problem of a node whose own check of its inputs raised an exception."""
     kind = _type_name(error)
     words = f"The node's own check of its inputs failed: {kind}: {_cut(error)}"
     return _raised((kind, str(error)), via, Explanation(words, "exception_during_validation"))
 
 
 def complaint(spec: InputSpec | None, name: str, value: object, verdict: object) -> Problem:
-    """Say what a node's own check found wrong with an input.
+    """Return the problem that a node's own check found in an input.
 
     A file that is none of the input folder's is explained like any other wrong choice.
     """
@@ -141,7 +141,7 @@ def _out_of_range(kind: str, message: str, spec: InputSpec, value: object) -> Pr
 
 
 def _raised(failure: tuple[str, str], via: Via, explanation: Explanation) -> Problem:
-    """Say that a node cannot be looked at: `failure` is a type and a text, `via` the link that led to the node."""
+    """Return the problem of an uncheckable node: `failure` is a type and a text, `via` the link to the node."""
     kind, text = failure
     if via is None:
         extra: dict[str, Any] = {"exception_type": kind, "traceback": []}

@@ -146,7 +146,7 @@ class ContextWindows:
     def should_use_context(
         self, model: object, conds: object, x: torch.Tensor, sigma: torch.Tensor, model_options: Mapping[str, object]
     ) -> bool:
-        """Return whether x is longer than a window. Raises ValueError for windows that cannot cut or cover it."""
+        """Return True if x is longer than a window. Raises ValueError for windows that cannot cut or cover it."""
         if self.dim >= x.ndim or self.dim == CHANNELS:
             raise ValueError(
                 f"dim: context windows cut the batch, frames or sides of a latent; got {self.dim}, expected one of 0, "
@@ -202,7 +202,7 @@ class ContextWindows:
 
 
 def _step_of(sigma: torch.Tensor, sample_sigmas: torch.Tensor) -> int:
-    """Return which of the run's levels this is. Raises ValueError for one between them (a sampler's inner steps)."""
+    """Return the index of this level in the run. Raises ValueError for one between levels (a sampler's inner steps)."""
     levels, level = on_host(sample_sigmas), on_host(sigma)[:1]
     matches = torch.nonzero(torch.isclose(levels, level.to(levels), rtol=0.0001))
     if matches.numel() == 0:

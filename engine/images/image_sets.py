@@ -38,7 +38,7 @@ def images_in(folder: Path, *, with_repeats: bool = False) -> list[Path]:
 
 
 def caption_path(image: Path) -> Path:
-    """Return where an image's text is: `x.txt` beside `x.png`."""
+    """Return the path of an image's text: `x.txt` beside `x.png`."""
     return image.with_suffix(".txt")
 
 

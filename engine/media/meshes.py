@@ -34,7 +34,7 @@ Surface = tuple[torch.Tensor, torch.Tensor]  # corners [V, 3], float32, and tria
 
 
 def _inside(voxels: torch.Tensor, threshold: float) -> torch.Tensor:
-    """Return which voxels are above the threshold. Raises ValueError where none is, or all are in a grid of one."""
+    """Return the mask of voxels above the threshold. Raises ValueError where none is, or all are in a grid of one."""
     inside = voxels > threshold
     if not inside.any():
         raise ValueError(

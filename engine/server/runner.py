@@ -105,7 +105,7 @@ class PromptRunner:
         return False
 
     def tell_queue(self) -> None:
-        """Tell every client how long the queue is now."""
+        """Send the current length of the queue to every client."""
         self._clients.send(messages.status(self._queue.remaining))
 
     def greeting(self, sid: str) -> list[Message]:

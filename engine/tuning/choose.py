@@ -127,7 +127,7 @@ def _try(
 
 
 def judge(found: Measured, quality: Quality) -> tuple[bool, str]:
-    """Return whether a strategy is chosen, and the reason."""
+    """Return the decision, True for a strategy that is chosen, and the reason."""
     if found.is_too_far(quality):
         if quality is Quality.EXACT:
             return False, f"other bits than the plain path's: error {found.error:.2g}"

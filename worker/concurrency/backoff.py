@@ -26,7 +26,7 @@ class Backoff:
     jitter: float = 0.0
 
     def seconds(self, num_failures: int, chance: float = 0.5) -> float:
-        """Return the pause after so many failures in a row, 1 after the first; `chance` in 0..1 spreads it."""
+        """Return the pause after this number of failures in a row, 1 after the first; `chance` in 0..1 spreads it."""
         exponent = min(max(num_failures - 1, 0), MAX_EXPONENT)
         pause = min(self.first_seconds * self.factor**exponent, self.longest_seconds)
         return pause * (1 - self.jitter + 2 * self.jitter * chance)

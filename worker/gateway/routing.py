@@ -76,7 +76,7 @@ class Refusal:
 
 
 def estimate(need: Need, offer: Offer) -> Estimate:
-    """Return when a job would end at a worker and what it would cost. Raises ValueError for an unknown speed."""
+    """Return the end and the cost of a job at a worker. Raises ValueError for an unknown speed."""
     if offer.speed <= 0:
         raise ValueError(f"speed: not known of {offer.worker}; got {offer.speed:g}, expected more than 0")
     load_seconds = offer.seconds_to_load(need.models)
@@ -88,7 +88,7 @@ def estimate(need: Need, offer: Offer) -> Estimate:
 def choose(
     need: Need, offers: Iterable[Offer], policy: Policy = Policy.BALANCED, value_per_hour: float | None = None
 ) -> Estimate | Refusal | None:
-    """Return where a job goes, why it is refused, or None without a worker whose speed is known.
+    """Return the destination of a job, the reason of its refusal, or None without a worker whose speed is known.
 
     `value_per_hour` is what an hour of waiting is worth under `BALANCED`; by default the dearest worker's price.
     """

@@ -157,7 +157,7 @@ class JobModels:
         return missing
 
     def level_beyond_disk(self, name: str) -> str:
-        """Return where a file that is not on disk would come from: `shared`, `network`, or `none`.
+        """Return the source of a file that is not on disk: `shared`, `network`, or `none`.
 
         `name` is a place below `models/` or a file's name. Reads shared volumes.
         """

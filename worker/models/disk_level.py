@@ -82,7 +82,7 @@ class DiskLevel:
                     del self._held[place]
 
     def make_room(self, num_bytes: int) -> None:
-        """Evict files until so many bytes more of the disk are free, as far as that is possible."""
+        """Evict files until `num_bytes` more of the disk are free, as far as that is possible."""
         if self._rules.max_bytes or self._rules.policy == "ttl":  # else the operator has no files evicted
             there = self._downloaded()
             with self._lock:

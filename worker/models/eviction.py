@@ -74,7 +74,7 @@ def choose_victims(
 def victims_for_room(
     files: Iterable[FileUse], held: Collection[str], rules: EvictionRules, needed_bytes: int
 ) -> list[FileUse]:
-    """Return the files to remove so that so many bytes of the disk become free; fewer where the others are held."""
+    """Return the files whose removal frees the wanted bytes of the disk; fewer where the others are held."""
     victims: list[FileUse] = []
     for file in sorted((file for file in files if file.place not in held), key=lambda file: _rank(file, rules)):
         if needed_bytes <= 0:

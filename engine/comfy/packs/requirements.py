@@ -62,7 +62,7 @@ def install(pack: Path, constraints: Path | None = None, *, dry_run: bool = Fals
 
 
 def _tell_unmet(pack: Path) -> None:
-    """Say which modules the pack imports that nothing has, so that it will not load."""
+    """Report the modules that the pack imports and nothing has, so that it will not load."""
     importlib.invalidate_caches()
     known = read_known_names()
     for name in unmet_imports(pack, {*known.roots, *known.bare}):

@@ -35,7 +35,7 @@ def empty_ace_step_latent_audio(
     seconds: Annotated[float, Float(min=1.0, max=1000.0, step=0.1)] = 120.0,
     batch_size: Annotated[int, Int(min=1, max=4096)] = 1,
 ) -> LATENT:
-    """Return an empty latent of songs of so many seconds."""
+    """Return an empty latent of songs of this length in seconds."""
     length = int(seconds * RATE_HZ / HOP / FRAMES_PER_CELL)
     latent: LATENT = {"samples": torch.zeros([batch_size, CHANNELS, ROWS, length]), "type": "audio"}  # [B, C, h, L]
     return latent

@@ -247,7 +247,7 @@ class Doubled(nn.Module):
 
 
 def _is_start(layer: nn.Module, memory: FrameMemory | None) -> bool:
-    """Return whether a layer sees the first piece of a video, and remember that it has seen it."""
+    """Return True if a layer receives the first piece of a video, and record that it has received it."""
     if memory is None:
         return True
     is_start = memory.of(layer) is None

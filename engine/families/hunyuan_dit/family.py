@@ -49,7 +49,7 @@ DENOISER = transformer(
 
 
 def parameterise(match: Match, file: TensorReader) -> Parameterisation:
-    """Tell versions before 1.2 from the latest by the style that they were trained with."""
+    """Distinguish versions before 1.2 from the latest by the style that they were trained with."""
     return FIRST if STYLE in match.names else LATEST
 
 

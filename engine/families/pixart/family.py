@@ -57,7 +57,7 @@ def detect(index: TensorIndex) -> Match | None:
 
 
 def parameterise(match: Match, file: TensorReader) -> Parameterisation:
-    """Tell alpha from sigma by the layers that read the aspect ratio: ComfyUI's rule."""
+    """Distinguish alpha from sigma by the layers that read the aspect ratio: ComfyUI's rule."""
     return ALPHA if SIZES in match.names else SIGMA
 
 

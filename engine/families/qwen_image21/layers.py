@@ -192,7 +192,7 @@ class StretchedAttention(nn.Module):
 
 
 def _mask(start: int, end: int, like: torch.Tensor) -> torch.Tensor:
-    """Return which tokens those from `start` to `end` see: all before, and of their own those that are not later."""
+    """Return the mask of tokens from `start` to `end`: each attends to all tokens before it, and to itself."""
     return torch.ones(end - start, end, dtype=torch.bool, device=like.device).tril(start)
 
 

@@ -24,7 +24,7 @@ def empty_latent_audio(
     seconds: Annotated[float, Float(min=1.0, max=MAX_SECONDS, step=0.1)] = 47.6,
     batch_size: Annotated[int, Int(min=1, max=4096)] = 1,
 ) -> LATENT:
-    """Return an empty latent of audio of so many seconds, an even number of cells."""
+    """Return an empty latent of audio of this length in seconds, an even number of cells."""
     length = round(seconds * RATE_HZ / SAMPLES_PER_CELL / 2) * 2
     latent: LATENT = {"samples": torch.zeros([batch_size, CHANNELS, length]), "type": "audio"}  # [B, C, L]
     return latent
@@ -39,7 +39,7 @@ def conditioning_stable_audio(
     seconds_start: Annotated[float, Float(min=0.0, max=MAX_SECONDS, step=0.1)] = 0.0,
     seconds_total: Annotated[float, Float(min=0.0, max=MAX_SECONDS, step=0.1)] = 47.0,
 ) -> tuple[Annotated[CONDITIONING, Out("positive")], Annotated[CONDITIONING, Out("negative")]]:
-    """Say from where in audio of `seconds_total` the network draws."""
+    """Set the start of the generated audio within audio of `seconds_total`."""
     options = {START: seconds_start, TOTAL: seconds_total}
     return with_options(positive, **options), with_options(negative, **options)
 

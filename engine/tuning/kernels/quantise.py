@@ -55,7 +55,7 @@ def _scale(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _tiled(row, block, across):  # type: ignore[no-untyped-def]
-    """Return where the scale of a block lies: in tiles of 128 rows and 4 blocks, rows 32 apart next to each other."""
+    """Return the offset of a block's scale: in tiles of 128 rows and 4 blocks, rows 32 apart next to each other."""
     return (row // 128 * across + block // 4) * 512 + row % 32 * 16 + row % 128 // 32 * 4 + block % 4
 
 

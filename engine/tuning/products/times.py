@@ -75,7 +75,7 @@ class ProductTimes:
         return RowChoice((*found, *found[-1:] * (len(MEASURED_ROWS) - len(found))))
 
     def _is_faster(self, like: torch.Tensor, num_rows: int, product: Work, plain: Work) -> tuple[bool, float]:
-        """Return whether the product is the faster way for that many rows, and the seconds of a plain call."""
+        """Return True if the product is faster for that number of rows, and the seconds of a plain call."""
         some = torch.randn(min(num_rows, DRAWN_ROWS), like.shape[1], generator=torch.Generator().manual_seed(0)).to(
             like
         )

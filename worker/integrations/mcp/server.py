@@ -114,7 +114,7 @@ class DrawingTools:
         return content
 
     async def _kept(self, result: Result, output: Output, index: int) -> str:
-        """Return where the whole file is: saved in the folder, else its link."""
+        """Return the location of the whole file: saved in the folder, else its link."""
         if self.folder is None:
             return output.url or output.filename
         path = self.folder / f"{result.id[:8]}_{index + 1}{Path(output.filename).suffix}"

@@ -76,7 +76,7 @@ class Replica:
 
     @serve.multiplexed(max_num_models_per_replica=MODELS_PER_REPLICA)  # type: ignore[untyped-decorator]
     async def _note_model(self, model: str) -> str:
-        """Tell Ray Serve's routers that this replica has a model. The engine loads it with the request."""
+        """Announce to Ray Serve's routers that this replica has a model. The engine loads it with the request."""
         return model
 
     def _wait_until_ready(self) -> None:

@@ -115,7 +115,7 @@ def audio_merge(
 def audio_adjust_volume(
     context: NodeContext, *, audio: AUDIO, volume: Annotated[int, Int(min=-100, max=100)] = 1
 ) -> AUDIO:
-    """Change the volume by so many decibels."""
+    """Change the volume by `volume` decibels."""
     if volume == 0:
         return audio
     return {"waveform": audio["waveform"] * 10 ** (volume / 20), "sample_rate": audio["sample_rate"]}
