@@ -47,7 +47,7 @@ class ControlNet(TextToImageFields):
     canny_high: Annotated[Threshold, Into("11", "high_threshold"), Field(description="Strong edges from here on.")] = (
         0.8
     )
-    strength: Annotated[Strength, Into("13", "strength"), Field(description="How strongly it is followed.")] = 1.0
+    strength: Annotated[Strength, Into("13", "strength"), Field(description="Strength of the control.")] = 1.0
     start_percent: Annotated[Share, Into("13", "start_percent"), Field(description="From this part of the steps.")] = (
         0.0
     )

@@ -80,7 +80,7 @@ class Edit(ModelFileFields):
         str,
         Into("7", "prompt"),
         Into(JOINED, "negative_prompt"),
-        Field(description="What to keep away from (methods `encoder` and `interleaved`)."),
+        Field(description="Content to avoid (methods `encoder` and `interleaved`)."),
     ] = ""
     seed: SamplerSeed = RANDOM_INT
     steps: SamplerSteps = LEFT_OUT
@@ -88,7 +88,7 @@ class Edit(ModelFileFields):
     sampler_name: SamplerName = LEFT_OUT
     scheduler: SchedulerName = LEFT_OUT
     guidance: Annotated[
-        Guidance, Into("17", "guidance"), Field(description="How strongly the instruction counts (`references` only).")
+        Guidance, Into("17", "guidance"), Field(description="Weight of the instruction (`references` only).")
     ] = 2.5
     shift: Annotated[Shift, Into("14", "shift"), Field(description="Shift of the noise levels (`encoder` only).")] = 3.0
     ckpt_name: CheckpointName = LEFT_OUT

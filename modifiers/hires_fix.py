@@ -35,13 +35,13 @@ class HiresFix(TextToImageFields):
         Steps, Into("24", "steps"), OfFamily("steps"), Field(description="Sampling steps of the second pass.")
     ] = LEFT_OUT
     hires_denoise: Annotated[
-        Denoise, Into("24", "denoise"), Field(description="How much the second pass changes; 0 nothing, 1 all.")
+        Denoise, Into("24", "denoise"), Field(description="Change by the second pass; 0 none, 1 all.")
     ] = 0.5
     upscale_in: Annotated[
-        Literal["latent", "pixel"], Field(description="What is enlarged between the passes: the latent or the image.")
+        Literal["latent", "pixel"], Field(description="Data enlarged between the passes: the latent or the image.")
     ] = "latent"
     upscale_method: Annotated[
-        Name | None, Field(description="How; left out: bislerp for the latent, lanczos for the image.")
+        Name | None, Field(description="Method; left out: bislerp for the latent, lanczos for the image.")
     ] = None
 
     def fill(self, workflow: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,13 +24,13 @@ class ImageFields(NetworkFields):
         Into("10", "image"),
         Field(description="An http(s) URL, a data: URI, base64, or a file of the input folder."),
     ]
-    prompt: Annotated[str, Into("6", "text"), Field(description="What to draw.")]
-    negative_prompt: Annotated[str, Into("7", "text"), Field(description="What to keep away from.")] = ""
+    prompt: Annotated[str, Into("6", "text"), Field(description="Content of the image.")]
+    negative_prompt: Annotated[str, Into("7", "text"), Field(description="Content to avoid.")] = ""
     seed: Annotated[Seed, Into("3", "seed"), Field(description="Left out: a random one.")] = RANDOM_INT
     steps: Annotated[Steps, Into("3", "steps"), OfFamily("steps"), Field(description="Sampling steps.")] = LEFT_OUT
-    cfg_scale: Annotated[
-        Guidance, Into("3", "cfg"), OfFamily("cfg"), Field(description="How strongly the prompts count.")
-    ] = LEFT_OUT
+    cfg_scale: Annotated[Guidance, Into("3", "cfg"), OfFamily("cfg"), Field(description="Weight of the prompts.")] = (
+        LEFT_OUT
+    )
     sampler_name: Annotated[
         Name, Into("3", "sampler_name"), OfFamily("sampler_name"), Field(description="A sampler of KSampler.")
     ] = LEFT_OUT

@@ -46,7 +46,7 @@ class Inpaint(ImageFields):
     grow_mask_by: Annotated[
         Grow, Into("12", "grow_mask_by"), Field(description="Pixels by which the mask grows (erase only).")
     ] = 6
-    denoise: Annotated[Denoise, Into("3", "denoise"), Field(description="How much changes below the mask.")] = 1.0
+    denoise: Annotated[Denoise, Into("3", "denoise"), Field(description="Change below the mask; 0 none, 1 all.")] = 1.0
     inpaint_method: Annotated[
         Literal["latent", "conditioning"],
         OfFamily("inpaint"),

@@ -19,9 +19,9 @@ class Lora(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Annotated[Name, Field(description="A file of the loras folder.")]
-    strength: Annotated[Strength, Field(description="How strongly it changes the model.")] = 1.0
+    strength: Annotated[Strength, Field(description="Strength of its change to the model.")] = 1.0
     strength_clip: Annotated[
-        Strength | None, Field(description="How strongly it changes the text encoder; left out: as the model.")
+        Strength | None, Field(description="Strength of its change to the text encoder; left out: as the model.")
     ] = None
 
     @model_validator(mode="before")

@@ -12,9 +12,7 @@ SAMPLER, CHECKPOINT = "3", "4"  # nodes
 
 SamplerSeed = Annotated[Seed, Into(SAMPLER, "seed"), Field(description="Left out: a random one.")]
 SamplerSteps = Annotated[Steps, Into(SAMPLER, "steps"), OfFamily("steps"), Field(description="Sampling steps.")]
-PromptStrength = Annotated[
-    Guidance, Into(SAMPLER, "cfg"), OfFamily("cfg"), Field(description="How strongly the prompts count.")
-]
+PromptStrength = Annotated[Guidance, Into(SAMPLER, "cfg"), OfFamily("cfg"), Field(description="Weight of the prompts.")]
 SamplerName = Annotated[
     Name, Into(SAMPLER, "sampler_name"), OfFamily("sampler_name"), Field(description="A sampler of KSampler.")
 ]

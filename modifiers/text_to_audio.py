@@ -49,9 +49,9 @@ class Text2Audio(NetworkFields):
         Field(description="Text to be sung, line by line; `[verse]` marks a part, `[de]` the language of a line."),
     ] = ""
     lyrics_strength: Annotated[
-        Strength, Into(POSITIVE, "lyrics_strength"), Field(description="How strongly the lyrics count.")
+        Strength, Into(POSITIVE, "lyrics_strength"), Field(description="Weight of the lyrics.")
     ] = 1.0
-    negative_prompt: Annotated[str, Into(NEGATIVE, "tags"), Field(description="What to keep away from.")] = ""
+    negative_prompt: Annotated[str, Into(NEGATIVE, "tags"), Field(description="Content to avoid.")] = ""
     seed: SamplerSeed = RANDOM_INT
     steps: SamplerSteps = LEFT_OUT
     cfg_scale: PromptStrength = LEFT_OUT

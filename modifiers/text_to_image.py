@@ -18,7 +18,7 @@ from darkroom.modifiers.sampling_fields import (
     SchedulerName,
 )
 
-Prompt = Annotated[str, Into("6", "text"), Field(description="What to draw.")]
+Prompt = Annotated[str, Into("6", "text"), Field(description="Content of the image.")]
 
 
 class TextToImageFields(NetworkFields):
@@ -31,7 +31,7 @@ class TextToImageFields(NetworkFields):
     workflow_file: ClassVar[str] = "text_to_image.json"
 
     prompt: Prompt = ""
-    negative_prompt: Annotated[str, Into("7", "text"), Field(description="What to keep away from.")] = ""
+    negative_prompt: Annotated[str, Into("7", "text"), Field(description="Content to avoid.")] = ""
     seed: SamplerSeed = RANDOM_INT
     steps: SamplerSteps = LEFT_OUT
     cfg_scale: PromptStrength = LEFT_OUT

@@ -38,8 +38,8 @@ class Upscale(ImageFields):
     interpolation: Annotated[
         Name | None, Field(description="Left out: lanczos for pixel and model, bislerp for latent.")
     ] = None
-    prompt: Annotated[str, Into("6", "text"), Field(description="What the image shows.")] = ""
-    denoise: Annotated[Denoise, Into("3", "denoise"), Field(description="How much drawing over changes.")] = 0.5
+    prompt: Annotated[str, Into("6", "text"), Field(description="Content of the image.")] = ""
+    denoise: Annotated[Denoise, Into("3", "denoise"), Field(description="Change by redrawing; 0 none, 1 all.")] = 0.5
 
     @model_validator(mode="after")
     def _has_what_the_method_needs(self) -> Upscale:

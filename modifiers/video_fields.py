@@ -42,8 +42,8 @@ class VideoFields(NetworkFields):
 
     draws_videos: ClassVar[bool] = True
 
-    prompt: Annotated[str, Into(POSITIVE, "text"), Field(description="What to draw.")]
-    negative_prompt: Annotated[str, Into(NEGATIVE, "text"), Field(description="What to keep away from.")] = ""
+    prompt: Annotated[str, Into(POSITIVE, "text"), Field(description="Content of the video.")]
+    negative_prompt: Annotated[str, Into(NEGATIVE, "text"), Field(description="Content to avoid.")] = ""
     seed: SamplerSeed = RANDOM_INT
     steps: SamplerSteps = LEFT_OUT
     cfg_scale: PromptStrength = LEFT_OUT

@@ -199,7 +199,7 @@ class BenchmarkReport(Data):
         default=None, description="A checkpoint's bytes by the time from its file to the first step that it adds."
     )
     first_run_seconds: float | None = Field(default=None, description="The warm-up: the model is loaded in it.")
-    workload: float | None = Field(default=None, description="Of one run; 100 is one 512x512 image of 20 steps.")
+    workload: float | None = Field(default=None, description="Work of one run; 100 is one 512x512 image of 20 steps.")
     workload_per_second: float | None = None
     workload_is_estimate: bool = False
     num_runs: int = 0

@@ -26,8 +26,8 @@ class PlannedRun(Reply):
     load_units: float | None
     run_seconds: float | None
     wait_seconds: float
-    price: float | None = Field(description="Of `run_seconds` at `price_per_hour` or `WORKER_PRICE_PER_HOUR`.")
-    source: str = Field(description="Where `run_seconds` come from, or why there are none.")
+    price: float | None = Field(description="Price of `run_seconds` at `price_per_hour` or `WORKER_PRICE_PER_HOUR`.")
+    source: str = Field(description="Source of `run_seconds`, or the reason that there are none.")
 
 
 class EvictedModel(Reply):

@@ -28,7 +28,7 @@ class ErrorEntry(Reply):
     message: str
     status: int | None = Field(default=None, description="HTTP status, in the result of a job that failed.")
     problems: list[ProblemEntry] | None = None
-    summary: str | None = Field(default=None, description="What all problems come to: missing files and their command.")
+    summary: str | None = Field(default=None, description="Summary of all problems: missing files and their command.")
     request_id: str | None = None
     node_id: str | None = None
     class_type: str | None = None
@@ -67,7 +67,9 @@ class MissingNodeEntry(Reply):
     class_type: str
     node_ids: list[str]
     pack: PackEntry | None
-    comfyui: LaterNodeEntry | None = Field(default=None, description="Of a node of a later ComfyUI than this engine's.")
+    comfyui: LaterNodeEntry | None = Field(
+        default=None, description="Release of a node that is newer than this engine's ComfyUI."
+    )
 
 
 class MissingModelEntry(Reply):

@@ -35,22 +35,24 @@ class OutputFile(Reply):
     output_type: str
     subfolder: str = ""
     local_path: str = ""
-    url: str | None = Field(default=None, description="Where the file can be fetched, without a key.")
+    url: str | None = Field(default=None, description="Address of the file, which needs no key.")
     data: str | None = Field(default=None, description="The file as base64, where the request asks for it.")
     mimetype: str | None = None
     text: str | None = None
     value: Any = None
-    width: int | None = Field(default=None, description="Of a video, in pixels.")
+    width: int | None = Field(default=None, description="Width of a video, in pixels.")
     height: int | None = None
-    frames: int | None = Field(default=None, description="Of a video.")
+    frames: int | None = Field(default=None, description="Number of a video's frames.")
     fps: float | None = Field(default=None, description="Frames a second.")
-    duration_seconds: float | None = Field(default=None, description="Of a video or audio.")
-    sample_rate: int | None = Field(default=None, description="Of audio, in Hz, also that of a video.")
+    duration_seconds: float | None = Field(default=None, description="Duration of a video or audio.")
+    sample_rate: int | None = Field(default=None, description="Sample rate of audio or a video's audio, in Hz.")
     channels: int | None = None
-    size_bytes: int | None = Field(default=None, description="Of a video or audio.")
+    size_bytes: int | None = Field(default=None, description="File size of a video or audio.")
     thumbnail: Thumbnail | None = None
     error: str | None = None
-    upload_error: str | None = Field(default=None, description="Why the file is not in the store; `url` serves it.")
+    upload_error: str | None = Field(
+        default=None, description="Reason that the file is not in the store; `url` serves it."
+    )
     conversion_error: str | None = None
     metadata_error: str | None = None
     thumbnail_error: str | None = None

@@ -51,12 +51,14 @@ class ComfyOutput(Reply):
     url: str
     url_expires_at: str
     job_id: str | None = None
-    width: int | None = Field(default=None, description="Of a video, as are `height`, `frames` and `fps`.")
+    width: int | None = Field(
+        default=None, description="Width of a video; `height`, `frames` and `fps` are a video's, too."
+    )
     height: int | None = None
     frames: int | None = None
     fps: float | None = None
-    duration_seconds: float | None = Field(default=None, description="Of a video or audio.")
-    sample_rate: int | None = Field(default=None, description="Of audio, in Hz.")
+    duration_seconds: float | None = Field(default=None, description="Duration of a video or audio.")
+    sample_rate: int | None = Field(default=None, description="Sample rate of audio, in Hz.")
     channels: int | None = None
 
 
