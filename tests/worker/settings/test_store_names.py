@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import draw
-from tests.worker.running_front import RunningFront, settings_for
-from worker.errors import SettingsInvalid
-from worker.settings.store_names import (
+from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.settings.store_names import (
     find_bucket_problem,
     find_endpoint_doubt,
     find_endpoint_problem,
@@ -20,6 +18,8 @@ from worker.settings.store_names import (
     find_revision_problem,
     find_secret_problem,
 )
+from tests.fakes import draw
+from tests.worker.running_front import RunningFront, settings_for
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 KEYS = {"access_key_id": "planted-id", "secret_access_key": "planted-secret"}
