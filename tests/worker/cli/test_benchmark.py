@@ -86,7 +86,7 @@ def test_a_report_in_words_has_speed_seconds_an_image_and_verdict() -> None:
     }  # fmt: skip
     assert list(report_lines(report)) == [
         "speed          12.35 it/s (sd15 at 512x512, 20 steps)",
-        "an image      1.60 s",
+        "an image       1.60 s",
         "warning        the clock was low",
         "verdict        slow: 12 it/s where 30 are usual",
     ]
