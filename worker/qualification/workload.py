@@ -290,7 +290,7 @@ def why_shrunk(wanted: Workload, device: DeviceFact, run: Workload) -> str | Non
     )
 
 
-def text_to_image(settings: TextToImage, text: str, seed: int) -> dict[str, Any]:
+def text_to_image(settings: TextToImage, text: str, seed: int) -> dict[str, object]:
     """Return the built-in workflow in API format, made of the template `text_to_image.json`."""
     template = json.loads(TEMPLATE.read_text("utf-8"))
     sources, prompt = template["sources"], template["prompt"]
