@@ -16,7 +16,7 @@ from tests.markdown import code_blocks
 
 ROOT = Path(__file__).parents[1]
 COPIED = ("contract", "docs", "engine", "host", "misc", "tests", "tools")
-BESIDE = ("benchmark", "darkroom", "demo", "modifiers", "worker", "pyproject.toml")  # read by tests, and unchanged
+BESIDE = ("benchmark", "demo", "modifiers", "worker", "pyproject.toml")  # read by tests, and unchanged
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def copy(tmp_path: Path) -> Path:
     for name in COPIED:
         shutil.copytree(ROOT / name, tmp_path / name, ignore=left_out)
     (tmp_path / "engine" / "weights").symlink_to(ROOT / "engine" / "weights")
-    shutil.copytree(ROOT / "darkroom", tmp_path / "darkroom", symlinks=True)
+    shutil.copytree(ROOT / "darkroom", tmp_path / "darkroom", symlinks=True)  # whose links lead to the copies
     for name in BESIDE:
         (tmp_path / name).symlink_to(ROOT / name)
     return tmp_path

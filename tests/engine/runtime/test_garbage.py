@@ -68,7 +68,9 @@ def test_a_collection_follows_a_run_when_the_last_is_long_ago(thresholds: tuple[
 def test_a_runs_values_go_with_it_without_a_collection(
     tmp_path: Path, fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("darkroom.engine.runtime.run_report"), "disabled", True)  # pytest keeps what is logged
+    monkeypatch.setattr(
+        logging.getLogger("darkroom.engine.runtime.run_report"), "disabled", True
+    )  # pytest keeps what is logged
     made: list[weakref.ref[Value]] = []
 
     @node("Make", category="test")

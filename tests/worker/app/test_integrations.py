@@ -46,7 +46,7 @@ def loaded(program: str, settings: Mapping[str, object] | None = None) -> set[st
     )  # fmt: skip
     modules = json.loads(done.stdout.splitlines()[-1])
     return {
-        module for module in modules if module.startswith("darkroom.worker.integrations.") and module.count(".") > 2
+        module for module in modules if module.startswith("darkroom.worker.integrations.") and module.count(".") > 3
     }
 
 

@@ -144,7 +144,7 @@ async def test_the_connection_goes_to_the_checked_address_under_the_hosts_name(s
     async with httpx.AsyncClient(transport=guard.transport(), trust_env=False) as http:
         response = await http.get(f"http://pictures.example:{site.server_port}/a")
     assert response.status_code == 200
-    assert site.seen == [f"images.example:{site.server_port}"]  # type: ignore[attr-defined]
+    assert site.seen == [f"pictures.example:{site.server_port}"]  # type: ignore[attr-defined]
 
 
 async def test_a_redirect_to_a_private_address_is_refused(site: ThreadingHTTPServer) -> None:

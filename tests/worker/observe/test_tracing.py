@@ -85,7 +85,7 @@ async def test_spans_of_request_job_stages_nodes_and_webhook_arrive_in_one_trace
 
             await until(is_delivered)
         # The front has stopped, and exported everything.
-        assert otlp.headers["x-team"] == "images and more" and otlp.resource["service.name"] == "darkroom"
+        assert otlp.headers["x-team"] == "pictures and more" and otlp.resource["service.name"] == "darkroom"
         assert {span.trace_id.hex() for span in otlp.spans} == {TRACE}
         request, job, run = otlp.named("POST /generate/sync"), otlp.named("job"), otlp.named("job run")
         assert request.parent_span_id.hex() == PARENT and job.parent_span_id == request.span_id

@@ -136,12 +136,12 @@ def test_covers_and_the_tags_at_the_end_of_an_mp3_go_too(tmp_path: Path) -> None
 
 
 def test_covers_of_a_flac_go_too(tmp_path: Path) -> None:
-    from mutagen.flac import FLAC, Image
+    from mutagen.flac import FLAC, Picture
 
     path = written(tmp_path / "a.flac", "flac", "audio")
-    audio, cover = FLAC(path), Image()
+    audio, cover = FLAC(path), Picture()
     cover.data, cover.mime = PLANTED.encode() * 10, "image/png"
-    audio.add_image(cover)
+    audio.add_picture(cover)
     audio.save()
     audio.delete()  # only the cover is left
     clean = Path(delivered(path)["local_path"])

@@ -118,7 +118,7 @@ async def test_a_bucket_in_the_host_name_is_pinned_too(store: Any, tmp_path: Pat
     names = Names(["127.0.0.1"])
     guard = AddressGuard(["store.example", "pictures.store.example"], resolve=names.resolve)
     await put(guard, target_at(named(store), "virtual"), tmp_path)
-    assert store.seen == [(f"images.store.example:{store.server_port}", "/a.png")]
+    assert store.seen == [(f"pictures.store.example:{store.server_port}", "/a.png")]
     with pytest.raises(AddressRefused):
         guard = AddressGuard(["store.example"], resolve=names.resolve)
         await put(guard, target_at(named(store), "virtual"), tmp_path)
