@@ -19,20 +19,20 @@ from typing import Any
 
 import structlog
 
-from darkroom.worker.concurrency.backoff import Backoff
+from darkroom.worker.concurrency.background_tasks import BackgroundTasks
 from darkroom.worker.errors import CallerError, EngineUnreachable, TooManyDeliveries, WorkerError
 from darkroom.worker.jobs.envelope import refusal
 from darkroom.worker.jobs.pipeline.pipeline import Pipeline
 from darkroom.worker.json.values import JsonObject
 from darkroom.worker.settings.broker import BrokerConfig
 from darkroom.worker.sources.broker import FLEET_SECONDS, Broker, BrokerUnreachable, Delivery
+from darkroom.worker.sources.connection import BrokerConnection
 from darkroom.worker.sources.fleet_entries import Announcement
 from darkroom.worker.storage.job import Job, JobFailure
 from darkroom.worker.storage.source_jobs import ended_jobs_of_broker
 from darkroom.worker.storage.store import JobStore
 
 CONSUMER_FACT = "broker_consumer"
-RECONNECT = Backoff(first_seconds=0.5, longest_seconds=15.0, jitter=0.3)
 REFUSED_PAUSE_SECONDS = 1.0  # after a job that the worker has no room for
 ROOM_PAUSE_SECONDS = 0.1
 CANCEL_CHECK_SECONDS = 1.0
@@ -94,29 +94,27 @@ class Intake:
         self._facts = facts
         self._consumer = ""
         self._held: dict[str, _Held] = {}  # by receipt
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks(_report_failure)
         self._models: OrderedDict[str, None] = OrderedDict()  # the last used at the end
-        self._problem = "not connected yet"
-        self._num_failures = 0
+        self._connection = BrokerConnection(broker)
         self._is_stopping = False
 
     def report(self) -> dict[str, object]:
         """Return the state of the connection, for `/health`."""
-        state = {"state": "unreachable", "reason": self._problem} if self._problem else {"state": "connected"}
-        return {"broker": self._broker.name, **state, "held": len(self._held)}
+        return {**self._connection.report(), "held": len(self._held)}
 
     @property
     def problem(self) -> str:
         """The reason why no jobs come from the broker; empty if there is none."""
-        return self._problem
+        return self._connection.problem
 
     async def run_forever(self) -> None:
         """Take jobs until cancelled."""
         await self._connected()
         await self._adopt()
-        self._spawn(self._keep_leases())
-        self._spawn(self._watch_cancellations())
-        self._spawn(self._announce())
+        self._tasks.spawn(self._keep_leases(), "intake")
+        self._tasks.spawn(self._watch_cancellations(), "intake")
+        self._tasks.spawn(self._announce(), "intake")
         while not self._is_stopping:
             room = self._config.num_held - len(self._held)
             if room <= 0 or not self._has_room():
@@ -125,9 +123,9 @@ class Intake:
             try:
                 deliveries = await self._broker.receive(room, list(reversed(self._models)))
             except BrokerUnreachable as error:
-                await self._pause(error)
+                await self._connection.pause(error)
                 continue
-            self._reached()
+            self._connection.reached()
             for delivery in deliveries:
                 self._hold(_Held(delivery.job_id, delivery.receipt), delivery)
 
@@ -147,9 +145,7 @@ class Intake:
         finishing = [task for task in self._tasks if task.get_name().startswith("delivery-")]
         if finishing:
             await asyncio.wait(finishing, timeout=self._config.lease_seconds / 3)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
         await self._broker.close()
 
     # jobs of an earlier run
@@ -160,14 +156,7 @@ class Intake:
             consumer = uuid.uuid4().hex
             await self._store.facts.set(CONSUMER_FACT, consumer)
         self._consumer = consumer
-        while True:
-            try:
-                await self._broker.connect(consumer)
-            except BrokerUnreachable as error:
-                await self._pause(error)
-            else:
-                self._reached()
-                return
+        await self._connection.until_reached(lambda: self._broker.connect(consumer))
 
     async def _adopt(self) -> None:
         """Hold the jobs of an earlier run again: those that go on here, and those whose end the broker may not have."""
@@ -184,7 +173,7 @@ class Intake:
 
     def _hold(self, held: _Held, delivery: Delivery | None) -> None:
         self._held[held.receipt] = held
-        self._spawn(self._serve(held, delivery), f"delivery-{held.job_id}")
+        self._tasks.spawn(self._serve(held, delivery), f"delivery-{held.job_id}")
 
     async def _serve(self, held: _Held, delivery: Delivery | None) -> None:
         try:
@@ -192,7 +181,7 @@ class Intake:
                 held.job = await self._accepted(delivery)
             if held.job is not None and await self._followed(held.job_id, held.job):
                 result = await self._result_json(held.job)
-                await self._until_reached(lambda: self._broker.finish(held.job_id, held.receipt, result))
+                await self._connection.until_reached(lambda: self._broker.finish(held.job_id, held.receipt, result))
                 await self._publish(held.job_id, held.job)  # for those that follow it: the result is there
         finally:
             self._held.pop(held.receipt, None)
@@ -211,7 +200,7 @@ class Intake:
         except WorkerError as error:  # no room, or the engine is away: another worker may have both
             log.info("job given back to broker", request_id=delivery.job_id, code=error.code)
             await asyncio.sleep(REFUSED_PAUSE_SECONDS)
-            await self._until_reached(lambda: self._give_back(delivery))
+            await self._connection.until_reached(lambda: self._give_back(delivery))
             return None
         if is_cancelled:
             self._pipeline.cancel(job)
@@ -244,7 +233,7 @@ class Intake:
         job = await self._refuse(delivery, error)
         told = JobFailure.of(error).as_json()
         body = _json(refusal(delivery.job_id, error.message, told)) if job is None else await self._result_json(job)
-        await self._until_reached(lambda: self._broker.bury(delivery, error.code, body))
+        await self._connection.until_reached(lambda: self._broker.bury(delivery, error.code, body))
 
     async def _followed(self, job_id: str, job: Job) -> bool:
         """Publish a job's progress until its end is on disk. Returns False if the job is no longer this worker's."""
@@ -269,28 +258,17 @@ class Intake:
         try:
             await self._broker.publish(job_id, _json(event))
         except BrokerUnreachable as error:
-            self._lost(error)
+            self._connection.lost(error)
 
     async def _result_json(self, job: Job) -> bytes:
         return _json(await self._result_of(job))
-
-    async def _until_reached(self, call: Callable[[], Awaitable[None]]) -> None:
-        """Make a call to the broker, again and again while it is unreachable."""
-        while True:
-            try:
-                await call()
-            except BrokerUnreachable as error:
-                await self._pause(error)
-            else:
-                self._reached()
-                return
 
     async def _hand_back(self, held: _Held) -> None:
         """Leave a job to another worker; one that the broker has lost stays on disk for the next start."""
         try:
             is_taken_back = await self._broker.give_back(held.receipt)
         except BrokerUnreachable as error:  # the lease runs out
-            self._lost(error)
+            self._connection.lost(error)
             is_taken_back = False
         if is_taken_back and held.job is not None:
             self._drop(held.job)
@@ -313,9 +291,9 @@ class Intake:
             try:
                 ours = await self._broker.renew(held)
             except BrokerUnreachable as error:
-                self._lost(error)
+                self._connection.lost(error)
                 continue
-            self._reached()
+            self._connection.reached()
             for receipt in held.keys() - ours:
                 lost = self._held.get(receipt)
                 if lost is not None and lost.job is not None:
@@ -328,7 +306,7 @@ class Intake:
             try:
                 return await self._broker.renew(receipts)
             except BrokerUnreachable as error:
-                await self._pause(error)
+                await self._connection.pause(error)
 
     async def _watch_cancellations(self) -> None:
         while True:
@@ -340,7 +318,7 @@ class Intake:
                 for job_id in await self._broker.cancelled(jobs):
                     self._pipeline.cancel(jobs[job_id])
             except BrokerUnreachable as error:
-                self._lost(error)
+                self._connection.lost(error)
 
     async def _announce(self) -> None:
         announced: tuple[JsonObject, Announcement] | None = None
@@ -357,36 +335,15 @@ class Intake:
                 await asyncio.sleep(ENGINE_PAUSE_SECONDS)
                 continue
             except BrokerUnreachable as error:
-                self._lost(error)
+                self._connection.lost(error)
             await asyncio.sleep(FLEET_SECONDS / 3)
 
     def _announced_facts(self) -> JsonObject:
         return {**self._facts(), "models": list(reversed(self._models))}
 
-    async def _pause(self, error: BrokerUnreachable) -> None:
-        self._lost(error)
-        self._num_failures += 1
-        await asyncio.sleep(RECONNECT.seconds(self._num_failures))
 
-    def _lost(self, error: BrokerUnreachable) -> None:
-        if not self._problem or self._problem == "not connected yet":
-            log.error("broker unreachable", reason=str(error))
-        self._problem = str(error)
-
-    def _reached(self) -> None:
-        if self._problem:
-            log.info("broker connected", broker=self._broker.name)
-        self._problem, self._num_failures = "", 0
-
-    def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str = "intake") -> None:
-        task = asyncio.create_task(coroutine, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("intake task failed", task=task.get_name(), exc_info=error)
+def _report_failure(task: asyncio.Task[None], error: BaseException) -> None:
+    log.error("intake task failed", task=task.get_name(), exc_info=error)
 
 
 async def _within(waiting: Coroutine[Any, Any, object], seconds: float | None) -> None:
