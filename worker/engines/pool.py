@@ -1,7 +1,6 @@
 """EnginePool: the choice of the engine for the next prompt. At most one waiting prompt each behind those that run.
 
-A prompt that waits behind another is recalled when an engine is idle, when its own engine is to be left out, or when
-younger ones have overtaken it several times: it then gets the next slot there, and a younger one waits instead.
+`relief.py` recalls a prompt that waits behind another where it would begin sooner elsewhere.
 
 An engine serves when it is up and fit; the supervisor and the qualification set both. An unfit engine finishes the
 prompts that it has and takes no others.
@@ -17,6 +16,8 @@ from dataclasses import dataclass, field
 
 from darkroom.worker.engines.client.client import EngineClient
 from darkroom.worker.engines.client.lost import EngineLost
+from darkroom.worker.engines.relief import Relief
+from darkroom.worker.engines.slots import EngineSlot, Order
 from darkroom.worker.errors import EngineAnswerInvalid, EngineUnreachable, NotReady, WorkerError
 
 PROMPTS_PER_ENGINE = 2
@@ -24,51 +25,6 @@ GIVE_UP_SECONDS = 120.0
 FOREIGN_WAIT_SECONDS = 1.0  # for an engine that is not ours
 LOOK_SECONDS = 5.0
 LOOK_DOWN_SECONDS = 0.05
-RELIEVE_AGAIN_SECONDS = 0.5
-KEEP_PLACE_SECONDS = 2.0  # for a prompt that is being taken back for it
-MAX_OVERTAKEN = 2  # the first time the other engine may only have been a little sooner
-
-Order = tuple[int, int]
-"""Sort key of waiters; the lowest is served first."""
-
-
-@dataclass(slots=True)
-class _Slot:
-    client: EngineClient
-    is_up: bool = True
-    is_fit: bool = True
-    num_taken: int = 0
-    num_holds: int = 0
-    is_stopping: bool = False  # at a cancelled prompt whose slot has been released
-    is_alone: bool = False  # its prompt excludes others
-    last_order: Order = (0, 0)  # of the last prompt
-    is_relieved: bool = False  # its waiting prompts are being recalled
-    num_overtaken: int = 0  # how many younger prompts have begun elsewhere while it waits there
-    runs_at_once: int = 1  # prompts that do not wait for each other
-    became_idle: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def has_waiting(self) -> bool:
-        """True if a prompt there waits for the end of another one."""
-        return self.num_taken > 0 and self.num_prompts > self.runs_at_once
-
-    @property
-    def serves(self) -> bool:
-        return self.is_up and self.is_fit
-
-    @property
-    def takes(self) -> bool:
-        return self.serves and not self.num_holds and not self.is_stopping
-
-    @property
-    def num_prompts(self) -> int:
-        """Number of prompts that the engine has, one that is being stopped among them."""
-        return self.num_taken + self.is_stopping
-
-    @property
-    def is_busy(self) -> bool:
-        """True while a prompt is there. Of an engine that is down it is not known whether one has stopped."""
-        return self.num_taken > 0 or (self.is_stopping and self.is_up)
 
 
 @dataclass(order=True, slots=True)
@@ -77,14 +33,6 @@ class _Waiter:
     turn: asyncio.Future[EngineClient] = field(compare=False)
     only: EngineClient | None = field(compare=False, default=None)
     is_alone: bool = field(compare=False, default=False)
-
-
-@dataclass(slots=True)
-class _ReservedSlot:
-    """Next slot behind another prompt, reserved for one that is being recalled."""
-
-    order: Order
-    is_taken: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class EnginePool:
@@ -100,13 +48,12 @@ class EnginePool:
         prompts_per_engine: int = PROMPTS_PER_ENGINE,
         give_up_seconds: float | None = GIVE_UP_SECONDS,
     ) -> None:
-        self._slots = [_Slot(client, runs_at_once=max(1, prompts_per_engine - 1)) for client in clients]
+        self._slots = [EngineSlot(client, runs_at_once=max(1, prompts_per_engine - 1)) for client in clients]
         self._prompts_per_engine = prompts_per_engine
         self._give_up_seconds = give_up_seconds
         self._waiters: list[_Waiter] = []
         self._is_paused = False
-        self._relieving: set[asyncio.Task[None]] = set()
-        self._reserved: _ReservedSlot | None = None
+        self._relief = Relief(self._slots, self._assign_engines)
 
     @property
     def clients(self) -> list[EngineClient]:
@@ -195,7 +142,8 @@ class EnginePool:
         self._wake_waiters()
 
     def set_fit(self, client: EngineClient, is_fit: bool) -> None:
-        self._slot_of(client).is_fit = is_fit
+        slot = self._slot_of(client)
+        slot.is_fit = is_fit
         self._wake_waiters()
 
     def set_stopping(self, client: EngineClient, is_stopping: bool) -> None:
@@ -215,6 +163,7 @@ class EnginePool:
     def pause(self) -> None:
         """Stop handing engines out; those that are handed out stay so."""
         self._is_paused = True
+        self._relief.stop()
 
     @contextlib.asynccontextmanager
     async def engine(
@@ -273,7 +222,7 @@ class EnginePool:
         """
         slot = self._slot_of(client)
         slot.num_holds += 1
-        self._relieve()
+        self._relief.begin()
         try:
             while slot.is_busy:
                 slot.became_idle.clear()
@@ -301,7 +250,7 @@ class EnginePool:
                 waiter.turn.cancel()
                 raise EngineUnreachable("Cannot connect to the engine: none is up")
 
-    async def _wait_for_one(self, seconds: float | None, is_wanted: Callable[[_Slot], bool]) -> bool:
+    async def _wait_for_one(self, seconds: float | None, is_wanted: Callable[[EngineSlot], bool]) -> bool:
         clock = asyncio.get_running_loop().time
         began = clock()
         while not any(map(is_wanted, self._slots)):
@@ -321,17 +270,17 @@ class EnginePool:
             self._begins(slot, slot.last_order)
         self._wake_waiters()
 
-    def _slot_of(self, client: EngineClient) -> _Slot:
+    def _slot_of(self, client: EngineClient) -> EngineSlot:
         return next(slot for slot in self._slots if slot.client is client)
 
-    def _begins(self, at: _Slot, order: Order) -> None:
+    def _begins(self, at: EngineSlot, order: Order) -> None:
         for slot in self._slots:
             if slot is not at and slot.num_taken > slot.runs_at_once and slot.last_order < order:
                 slot.num_overtaken += 1
 
     def _wake_waiters(self) -> None:
         self._assign_engines()
-        self._relieve()
+        self._relief.begin()
 
     def _assign_engines(self) -> None:
         passed_over: list[_Waiter] = []
@@ -350,7 +299,7 @@ class EnginePool:
                 continue
             slot = min(fitting, key=lambda slot: (slot.num_taken, slot.is_relieved))
             would_wait = slot.num_taken >= slot.runs_at_once
-            if would_wait and waiter.only is None and self._is_reserved_against(waiter.order):
+            if would_wait and waiter.only is None and self._relief.is_reserved_against(waiter.order):
                 passed_over.append(waiter)
                 break
             if not would_wait:
@@ -358,85 +307,20 @@ class EnginePool:
             slot.num_taken += 1
             slot.is_alone = waiter.is_alone
             slot.last_order, slot.num_overtaken = waiter.order, 0
-            if self._reserved is not None and waiter.order == self._reserved.order:
-                self._reserved.is_taken.set()
-                self._reserved = None
+            self._relief.taken(waiter.order)
             waiter.turn.set_result(slot.client)
         for waiter in passed_over:
             heapq.heappush(self._waiters, waiter)
 
-    def _has_room(self, slot: _Slot) -> bool:
+    def _has_room(self, slot: EngineSlot) -> bool:
         is_open = slot.is_up and not slot.num_holds and not slot.is_stopping and not slot.is_alone
         return is_open and slot.num_taken < self._prompts_per_engine
 
-    def _is_reserved_against(self, order: Order) -> bool:
-        """Return True if the next slot is reserved for an older prompt that is being recalled from another engine."""
-        if self._reserved is None:
-            overtaken = _overtaken(self._slots, order)
-            if overtaken is None:
-                return False
-            self._reserved = _ReservedSlot(overtaken.last_order)
-            self._begin_relief(overtaken, self._reserved)
-        return order > self._reserved.order
 
-    def _relieve(self) -> None:
-        for slot in () if self._is_paused else _slots_to_relieve(self._slots):
-            self._begin_relief(slot)
-
-    def _begin_relief(self, slot: _Slot, kept: _ReservedSlot | None = None) -> None:
-        """Start to recall the prompts waiting at an engine; each comes back here as its job's turn for an engine."""
-        slot.is_relieved = True
-        task = asyncio.create_task(self._recall(slot, kept), name=f"recall-{slot.client.url}")
-        self._relieving.add(task)
-        task.add_done_callback(self._relieving.discard)
-
-    async def _recall(self, slot: _Slot, kept: _ReservedSlot | None) -> None:
-        """Recall the waiting prompts of an engine; after a pause, relieve again.
-
-        Prompts on their way, or of an engine that does not reply, are recalled then.
-        """
-        try:
-            await slot.client.runner.recall_waiting()
-            if kept is not None:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(KEEP_PLACE_SECONDS):
-                        await kept.is_taken.wait()
-        finally:
-            slot.is_relieved, slot.num_overtaken = False, 0
-            if self._reserved is kept:
-                self._reserved = None
-        self._assign_engines()
-        await asyncio.sleep(RELIEVE_AGAIN_SECONDS)
-        self._relieve()
-
-
-def _slots_to_relieve(slots: Sequence[_Slot]) -> list[_Slot]:
-    """Return the engines whose waiting prompts would begin sooner elsewhere. Pure.
-
-    They are all engines that are left out while others serve, else, where another engine is idle, the one whose prompt
-    comes first.
-    """
-    crowded = [slot for slot in slots if slot.is_up and slot.has_waiting and not slot.is_relieved]
-    taking = [slot for slot in slots if slot.takes]
-    left_out = [slot for slot in crowded if not slot.serves or slot.num_holds] if taking else []
-    is_any_idle = any(slot.num_taken < slot.runs_at_once for slot in taking)
-    is_on_its_way = any(slot.is_relieved for slot in slots)
-    if left_out or not is_any_idle or is_on_its_way or not crowded:
-        return left_out
-    return [min(crowded, key=lambda slot: slot.last_order)]
-
-
-def _overtaken(slots: Sequence[_Slot], order: Order) -> _Slot | None:
-    """Return the engine whose waiting prompt is the oldest that younger ones have overtaken too often. Pure."""
-    crowded = [slot for slot in slots if slot.is_up and slot.has_waiting and not slot.is_relieved]
-    overtaken = [slot for slot in crowded if slot.num_overtaken >= MAX_OVERTAKEN and slot.last_order < order]
-    return min(overtaken, key=lambda slot: slot.last_order, default=None)
-
-
-def _is_disturbed(slot: _Slot, waiter: _Waiter) -> bool:
+def _is_disturbed(slot: EngineSlot, waiter: _Waiter) -> bool:
     return waiter.is_alone and waiter.only is None and slot.num_prompts > 0
 
 
-def _may_take(slot: _Slot, waiter: _Waiter) -> bool:
+def _may_take(slot: EngineSlot, waiter: _Waiter) -> bool:
     """Return True if an engine may take a waiter's prompt; a waiter for one engine alone may use an unfit one."""
     return slot.serves if waiter.only is None else slot.is_up and slot.client is waiter.only
