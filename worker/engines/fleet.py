@@ -17,6 +17,7 @@ import structlog
 from pydantic import SecretStr
 
 from darkroom.host.cores import processor_flags
+from darkroom.worker.engines.child import STOP_SECONDS
 from darkroom.worker.engines.client.client import EngineClient
 from darkroom.worker.engines.client.presence import HEARTBEAT_SECONDS
 from darkroom.worker.engines.command import engine_command
@@ -26,7 +27,7 @@ from darkroom.worker.engines.loss import CrashStreak, Loss, LossReason, RestartB
 from darkroom.worker.engines.pool import GIVE_UP_SECONDS, EnginePool
 from darkroom.worker.engines.recycling import MemoryUse, engine_to_recycle, is_over_limit, soft_limit_bytes
 from darkroom.worker.engines.sandbox_start import find_user
-from darkroom.worker.engines.supervisor import STOP_SECONDS, EngineProcess
+from darkroom.worker.engines.supervisor import EngineProcess
 from darkroom.worker.engines.watch import EngineReport, EngineState, WatchedEngine
 from darkroom.worker.errors import EngineStartFailed
 from darkroom.worker.observe.memory import MachineMemory
