@@ -1,4 +1,4 @@
-"""Services that request handlers use, created once by `worker/app/assembly.py` and passed on."""
+"""Services that request handlers use, put together by `worker/app/services.py` and passed on."""
 
 from __future__ import annotations
 

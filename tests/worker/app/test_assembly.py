@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from darkroom.worker.app.assembly import LINK_KEY_BYTES, Front
+from darkroom.worker.app.assembly import Front
+from darkroom.worker.app.link_key import LINK_KEY_BYTES
 from tests.worker.running_front import settings_for
 
 

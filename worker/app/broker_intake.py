@@ -1,0 +1,47 @@
+"""Intake of the front: what takes jobs from the broker of the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from darkroom.contract.graph.work import model_files_in
+from darkroom.worker.api.services import Services
+from darkroom.worker.app.integrations import build_broker
+from darkroom.worker.json.values import JsonObject
+from darkroom.worker.settings.broker import BrokerConfig
+from darkroom.worker.sources.intake import Intake
+
+
+def build_intake(config: BrokerConfig, services: Services, has_room: Callable[[], bool]) -> Intake | None:
+    """Return what takes jobs from the broker; None without one. Raises SettingsInvalid."""
+    broker = build_broker(config)
+    if broker is None:
+        return None
+    from darkroom.worker.api.broker_messages import (  # most workers have no broker
+        accept_message,
+        message_result,
+        refuse_message,
+    )
+
+    def routing_facts() -> JsonObject:
+        """Return what gateways route by: speed, price of an hour, and seconds until a new job would begin."""
+        seconds = services.run_clock.seconds_of(1.0)
+        return {
+            "speed": 1 / seconds if seconds > 0 else 0.0,
+            "price_per_hour": config.price_per_hour,
+            "wait_seconds": round(services.queue_info.wait_of_a_new_job(), 3),
+        }
+
+    return Intake(
+        broker,
+        config,
+        services.store,
+        services.pipeline,
+        accept=lambda delivery: accept_message(services, delivery),
+        refuse=lambda delivery, error: refuse_message(services, delivery, error),
+        result_of=lambda job: message_result(services, job),
+        has_room=has_room,
+        models_of=lambda job: [file.name for file in model_files_in(job.prompt)],
+        node_list=lambda: services.pool.any_client.known_object_info(),
+        facts=routing_facts,
+    )

@@ -1,0 +1,117 @@
+"""Services of the request handlers, put together from the areas of the front."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from darkroom.modifiers.registry import ModifierRegistry, build_registry
+from darkroom.worker.api.services import PlatformRoutes, Services
+from darkroom.worker.app.job_area import JobArea
+from darkroom.worker.app.link_key import link_key
+from darkroom.worker.app.metrics import MetricsArea
+from darkroom.worker.app.storage import Storage
+from darkroom.worker.autoscaler.platform import Platform
+from darkroom.worker.doctor.examination import examine
+from darkroom.worker.engines.fleet import EngineFleet
+from darkroom.worker.engines.interface import EngineInterface
+from darkroom.worker.guard.bodies import Bodies
+from darkroom.worker.guard.identity.browser_sessions import BrowserSessions
+from darkroom.worker.guard.listener.connections import ConnectionTable
+from darkroom.worker.guard.rate_limits import RateLimits
+from darkroom.worker.jobs.manifest_state import ManifestState
+from darkroom.worker.jobs.redelivery import Redelivery
+from darkroom.worker.observe.tracing import Tracer
+from darkroom.worker.outputs.links import LinkSigner
+from darkroom.worker.prompts.rules import PromptRules
+from darkroom.worker.qualification.state import Qualification
+from darkroom.worker.settings.settings import Settings
+from darkroom.worker.storage.workflow_store import WorkflowStore
+
+log = structlog.get_logger("startup")
+
+
+@dataclass(frozen=True, slots=True)
+class Areas:
+    """Areas of the front, each built from the ones before it."""
+
+    tracer: Tracer
+    fleet: EngineFleet
+    storage: Storage
+    jobs: JobArea
+    metrics: MetricsArea
+    platform: Platform
+    platform_routes: PlatformRoutes | None
+    """None: the platform has no routes of its own."""
+
+
+def build_services(
+    settings: Settings,
+    areas: Areas,
+    connections: ConnectionTable,
+    benchmark_now: Callable[[], Awaitable[None]],
+    setting_warnings: Sequence[str],
+) -> Services:
+    """Build the services without the intake. `benchmark_now` runs the benchmark on request. Raises StateUnusable."""
+    storage, jobs, pool = areas.storage, areas.jobs, areas.fleet.pool
+    external_io = storage.external_io
+    return Services(
+        store=storage.store,
+        pool=pool,
+        fleet=areas.fleet,
+        pipeline=jobs.pipeline,
+        admission=jobs.admission,
+        gate=jobs.gate,
+        inputs=external_io.inputs,
+        models=storage.models,
+        manifest_state=ManifestState(storage.models.library, pool),
+        uploads=external_io.uploads,
+        modifiers=_modifiers(settings),
+        links=LinkSigner(link_key(settings.folders.state_path), settings.outputs.link_seconds),
+        metrics=areas.metrics.metrics,
+        http_metrics=areas.metrics.http,
+        scrape=areas.metrics.scrape,
+        tracer=areas.tracer,
+        examine=lambda: examine(settings, setting_warnings, is_within_worker=True),
+        guard=external_io.guard,
+        qualification=Qualification(benchmark_now),
+        outputs=settings.outputs,
+        webhook=settings.webhook,
+        limits=jobs.limits,
+        supervision=settings.supervision,
+        floors=jobs.floors,
+        prompt_rules=PromptRules(settings.prompts, settings.node_policy),
+        workflows=WorkflowStore(storage.store),
+        assets=storage.assets,
+        caller_limits=settings.callers,
+        caller_rates=RateLimits(settings.callers),
+        caller_quota=jobs.quota,
+        removal=jobs.removal,
+        redelivery=Redelivery(storage.store, external_io.outputs),
+        bodies=Bodies(settings.bodies, settings.json_limits()),
+        connections=connections,
+        hsts_seconds=settings.listener.hsts_seconds,
+        check_webhook_url=external_io.check_webhook_url,
+        targets=external_io.targets,
+        platform=areas.platform,
+        platform_routes=areas.platform_routes,
+        queue_info=jobs.queue_info,
+        metrics_are_open=settings.access.metrics_are_open,
+        run_clock=jobs.run_clock,
+        outbox=storage.outbox,
+        sessions=BrowserSessions(),
+        interface=EngineInterface(pool) if settings.engine.has_front_end else None,
+        has_access_log=settings.log.has_access_log,
+        price_per_hour=settings.broker.price_per_hour,
+        splits_requests=settings.engine.splits_requests,
+        shows_folders=not settings.asks_for_keys,
+    )
+
+
+def _modifiers(settings: Settings) -> ModifierRegistry:
+    registry = build_registry(settings.folders.modifiers_path)
+    for broken in registry.broken:
+        log.error("modifier unusable", file=broken.source, reason=broken.reason)
+    return registry
