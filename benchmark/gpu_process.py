@@ -109,7 +109,7 @@ class RunningPart:
 
 
 def reason_of(code: int, *, was_killed: bool, limit_seconds: float) -> str | None:
-    """Return why a child is not done by its exit code, or None."""
+    """Return the reason why a child is not done by its exit code, or None."""
     if was_killed:
         return f"killed after {limit_seconds:.0f} s"
     if code < 0:

@@ -24,7 +24,7 @@ def missing_file(path: Path, *, kind: str = "file") -> str:
 
 
 def unreadable_file(path: Path, error: OSError) -> str:
-    """Return why a file cannot be read."""
+    """Return the reason why a file cannot be read."""
     if isinstance(error, (FileNotFoundError, IsADirectoryError)):
         return f"cannot be read: {missing_file(path)}"
     return f"cannot be read: {(error.strerror or type(error).__name__).lower()}"

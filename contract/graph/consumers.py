@@ -1,4 +1,4 @@
-"""Which results a run has no more use for: who takes a node's result, counted down as nodes finish.
+"""Results that a run has no more use for: the takers of a node's result, counted down as nodes finish.
 
 Counted over everything the outputs may need, lazy inputs included, since whether those are wanted shows only later. A
 node that is never run keeps what it would have taken until the run ends.

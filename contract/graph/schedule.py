@@ -1,4 +1,4 @@
-"""Which node runs next.
+"""The order of nodes: the one that runs next.
 
 A node waits for its links' sources, unless their results are known. Among the ready ones the choice is ComfyUI's, since
 clients see it: first an output or async node, then one that feeds an output, then one that feeds such a node, then any;

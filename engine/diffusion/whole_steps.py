@@ -148,7 +148,7 @@ FORMS: Mapping[SamplerFunction, StepForm] = {
 def obstacle(
     guider: Any, function: SamplerFunction, x: torch.Tensor, options: Options, *, is_plain: bool
 ) -> str | None:
-    """Return why the steps of a run depend on more than tensors, or None; then its working memory is reserved.
+    """Return the reason why a run's steps depend on more than tensors, or None; then its working memory is reserved.
 
     `is_plain` is False where the guider, the sampler's options or a mask are none of the usual ones.
     """

@@ -71,7 +71,7 @@ def shown(error: BaseException) -> str:
 
 
 def find_shape_problem(shape: tuple[Any, ...]) -> str | None:
-    """Return why a tensor cannot have a shape that a file declares; None where it can."""
+    """Return the reason why a tensor cannot have a shape that a file declares; None where it can."""
     if len(shape) > MAX_DIMENSIONS:
         return f"{len(shape):,} dimensions"
     num_values = 1

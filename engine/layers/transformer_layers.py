@@ -57,7 +57,7 @@ ActivationKind = Literal["silu", "gelu", "gelu_tanh", "sigmoid"]
 
 
 class RotaryLayout(StrEnum):
-    """Which channels of a head turn together, and the form of the tables of angles."""
+    """Channels of a head that turn together, and the form of the tables of angles."""
 
     MATRICES = "matrices"
     """Neighbouring channels, by matrices [..., P, 2, 2]."""

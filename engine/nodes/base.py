@@ -152,7 +152,7 @@ class PromptText(Text):
     """A text that a text encoder reads, with weights in brackets."""
 
     def complaint(self, environment: NodeEnvironment, value: object) -> str | None:
-        """Return why the text cannot be read, or None if it can or a link supplies it."""
+        """Return the reason why the text cannot be read, or None if it can or a link supplies it."""
         return None if value is None else nesting_problem(str(value))
 
 

@@ -167,7 +167,7 @@ def _without_none(record: Mapping[str, Any]) -> ValueDict:
 
 @dataclass(frozen=True, slots=True)
 class JobQuery:
-    """Which records of a list are asked for, in what order. `limit` None means all."""
+    """Selection of the records of a list, and their order. `limit` None means all."""
 
     statuses: frozenset[JobStatus]
     workflow_id: str | None

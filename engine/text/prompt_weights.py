@@ -36,7 +36,7 @@ def unescaped(text: str) -> str:
 
 
 def nesting_problem(text: str) -> str | None:
-    """Return why a prompt's brackets cannot be read, or None."""
+    """Return the reason why a prompt's brackets cannot be read, or None."""
     if text.count("(") <= MAX_DEPTH:
         return None
     try:

@@ -265,7 +265,7 @@ class TunedRun:
         return fitting
 
     def _obstacle(self, strategy: Strategy, use: SamplingUse) -> str | None:
-        """Return why a strategy cannot be used now, or None."""
+        """Return the reason why a strategy cannot be used now, or None."""
         barred = None if self._fallback is None else self._fallback.barred.reason(strategy.name)
         if barred is not None:
             return f"barred until the next start: {barred}"

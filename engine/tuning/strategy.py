@@ -115,7 +115,7 @@ class Strategy:
         return None
 
     def unfit(self, use: SamplingUse) -> str | None:
-        """Return why it cannot be used for this network and run, or None."""
+        """Return the reason why it cannot be used for this network and run, or None."""
         return None
 
     def options(self, use: SamplingUse) -> Options:

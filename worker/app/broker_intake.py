@@ -13,7 +13,7 @@ from darkroom.worker.sources.intake import Intake
 
 
 def build_intake(config: BrokerConfig, services: Services, has_room: Callable[[], bool]) -> Intake | None:
-    """Return what takes jobs from the broker; None without one. Raises SettingsInvalid."""
+    """Return the intake of jobs from the broker; None without one. Raises SettingsInvalid."""
     broker = build_broker(config)
     if broker is None:
         return None
@@ -24,7 +24,7 @@ def build_intake(config: BrokerConfig, services: Services, has_room: Callable[[]
     )
 
     def routing_facts() -> JsonObject:
-        """Return what gateways route by: speed, price of an hour, and seconds until a new job would begin."""
+        """Return the facts of gateways' routing: speed, price of an hour, and seconds until a new job would begin."""
         seconds = services.run_clock.seconds_of(1.0)
         return {
             "speed": 1 / seconds if seconds > 0 else 0.0,

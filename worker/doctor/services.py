@@ -92,7 +92,7 @@ async def check_autoscaler(settings: Settings) -> Check:
 
 
 async def find_connection_problem(url: str) -> str | None:
-    """Return why no connection to a URL's host can be made, with TLS where the URL asks for it; None without one."""
+    """Return the reason why no connection to a URL's host can be made, by TLS where the URL asks; None without one."""
     parts = urlsplit(url)
     if parts.hostname is None or parts.scheme not in PORTS:
         return "not an http:// or https:// address"

@@ -147,7 +147,7 @@ class EngineFleet:
         return [engine.report(self._bytes_of(engine), taken[engine.client.url]) for engine in self.engines]
 
     def problem(self) -> str:
-        """Return why no engine can be used as it must be; empty where one can."""
+        """Return the reason why no engine can be used as it must be; empty where one can."""
         up = [engine for engine in self.engines if engine.client in self.pool.clients_serving]
         faults = [engine.client.calls.answer_fault for engine in up]
         problems = faults if up else [engine.problem for engine in self.engines]

@@ -51,7 +51,7 @@ class HeartbeatLimits:
 
 
 def find_loss(last: Heartbeat, limits: HeartbeatLimits, *, silent_seconds: float, num_missed: int) -> LossReason | None:
-    """Return why an engine counts as lost, None while it does not.
+    """Return the reason why an engine counts as lost, None while it does not.
 
     `last` is its last heartbeat, `silent_seconds` how old that is, and `num_missed` how many were asked for in vain
     since.

@@ -179,7 +179,7 @@ def add_nodes(engine: PackEngine, pack: Pack, contents: Contents) -> list[str]:
 
 
 def unusable_class(kind: object) -> str | None:
-    """Return why a pack's class is no node: it is a placeholder of a missing name, or none at all; None for others."""
+    """Return the reason why a pack's class is no node: a placeholder of a missing name, or none at all; else None."""
     if isinstance(kind, MissingSymbol):
         return f"it is made with {kind.symbol_name}, which this engine does not support"
     return None if isinstance(kind, type) else f"it is a {type(kind).__name__}, no class"

@@ -7,6 +7,7 @@ frames, `h w` latent cells, `P` patches of all frames, `T` tokens, `D` width. Mo
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -150,7 +151,7 @@ def unpatched(patches: torch.Tensor, channels: int) -> torch.Tensor:
     return cells.permute(0, 6, 1, 2, 4, 3, 5).reshape(batch, -1, frames, height * PATCH, width * PATCH)
 
 
-class CosmosAttention(nn.Module):
+class CosmosAttention(nn.Module, ABC):
     """Attention of a Cosmos network. A subclass has its layers under the names of its checkpoints."""
 
     def __init__(self, config: CosmosPredict2Config) -> None:
@@ -158,9 +159,9 @@ class CosmosAttention(nn.Module):
         self.heads = config.heads
         self.rotary_heads = cosmos_heads()
 
+    @abstractmethod
     def projections(self) -> tuple[tuple[nn.Module, nn.Module], tuple[nn.Module, nn.Module], nn.Module, nn.Module]:
         """Return the layers of queries and of keys with their norms, that of values, and the last one."""
-        raise NotImplementedError
 
     def forward(
         self, x: torch.Tensor, context: torch.Tensor, turns: Turns | None, options: CallOptions
@@ -211,7 +212,7 @@ def modulation(config: CosmosPredict2Config, num_parts: int) -> nn.Sequential:
     )
 
 
-class CosmosBlock(nn.Module):
+class CosmosBlock(nn.Module, ABC):
     """Attention among the patches, then to the text, then a feed-forward layer; each modulated and gated by time.
 
     A subclass has the layers under the names of its checkpoints.
@@ -222,9 +223,9 @@ class CosmosBlock(nn.Module):
         self.adaptive_norm, self.residual = AdaptiveNorm(eps=NORM_EPS), GatedResidual()
         self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
 
+    @abstractmethod
     def layers(self) -> tuple[tuple[nn.Module, nn.Module], ...]:
         """Return the three layers, each with its modulation."""
-        raise NotImplementedError
 
     def forward(
         self,

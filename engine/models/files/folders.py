@@ -1,4 +1,4 @@
-"""Which model files exist, by kind (`checkpoints`, `vae`, ...) and name (path below a folder of the kind, `/` between).
+"""Model files that exist, by kind (`checkpoints`, `vae`, ...) and name (path below a folder of the kind, `/` between).
 
 A ComfyUI base directory is taken as it stands: `models/<kind>/`, and further folders from `extra_model_paths.yaml`.
 What ships with the engine itself (`engine/weights/<kind>/`) comes last: the user's file of the same name wins.

@@ -1,4 +1,4 @@
-"""Which expanded nodes still belong to a living node: the bookkeeping that results and instances share."""
+"""Expanded nodes that still belong to a living node: the bookkeeping that results and instances share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which evaluations of a network fit into one batch: those of one kind."""
+"""Kinds of evaluations of a network: those of one kind fit into one batch."""
 
 from __future__ import annotations
 

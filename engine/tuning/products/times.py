@@ -1,4 +1,4 @@
-"""Which of two ways to compute a layer is the faster one, by the number of rows: measured once for each shape."""
+"""The faster of two ways to compute a layer, by the number of rows: measured once for each shape."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ FilenamePrefix = Annotated[str, FilePrefix()]
 
 
 def damaged_file(environment: NodeEnvironment, image: object) -> str | None:
-    """Return why an image's file cannot be read, so that a prompt is refused before anything runs."""
+    """Return the reason why an image's file cannot be read, so that a prompt is refused before anything runs."""
     if image is None:  # a link: the name is not known yet
         return None
     missing = InputFile("image").complaint(environment, image)

@@ -54,7 +54,7 @@ class AudioFile(InputFile):
 
 
 def _unreadable(environment: NodeEnvironment, audio: object) -> str | None:
-    """Return why audio cannot be read, so that a prompt is refused before anything runs."""
+    """Return the reason why audio cannot be read, so that a prompt is refused before anything runs."""
     if audio is None:
         return None
     missing = InputFile("audio").complaint(environment, audio)

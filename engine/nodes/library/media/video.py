@@ -57,7 +57,7 @@ def as_texts(metadata: Mapping[str, object]) -> dict[str, str]:
 
 
 def _unreadable(environment: NodeEnvironment, file: object) -> str | None:
-    """Return why a video cannot be read, so that a prompt is refused before anything runs."""
+    """Return the reason why a video cannot be read, so that a prompt is refused before anything runs."""
     if file is None:
         return None
     missing = InputFile("video").complaint(environment, file)
