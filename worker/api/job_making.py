@@ -282,7 +282,6 @@ async def _prompt_checked_by(
             known = await engine.known_object_info()
             raise await services.models.explained(rejected, planned.prompt, known, page) from None
         price = await price_of(services, prompt, engine, page if models else None)
-        known_families = await engine.facts.known_families()
         known = await engine.known_object_info()
         if known is not object_info:  # reloaded by the check: the policy applies to the new one too
             await services.prompt_rules.check(prompt, known, is_of_modifier=is_of_modifier)
@@ -302,7 +301,7 @@ async def _prompt_checked_by(
     if parsed.files:
         await asyncio.to_thread(services.uploads.keep, parsed.files, prompt, name.job_id)
     warnings = await off_loop(is_large, _size_warnings, services, parsed.input.modifier, prompt, known)
-    if known_families:
+    if engine.facts.families.last():  # an engine that tells no families prices everything as the default one
         warnings = (*warnings, *assumed_cost_warnings(price))
     return CheckedPrompt(prompt, price, warnings, shown_values(overridden.values_in(prompt)))
 

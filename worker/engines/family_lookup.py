@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -59,17 +60,19 @@ class FamilyLookup:
         self._ask = ask
         self._clock = clock
         self._families: tuple[float, tuple[Family, ...]] | None = None
+        self._reading = asyncio.Lock()
         self._names: dict[ModelFile, tuple[float, _Named]] = {}  # with the time of reading
 
     async def families(self) -> tuple[Family, ...]:
         """Return the families, the default one first; empty for an engine without them. Raises EngineUnreachable."""
-        if self._families is None or self._is_old(self._families[0]):
-            reply = await self._ask("/api/v1/families")
-            value = await reply.json_value() if reply.status == 200 else []
-            with reading(reply.route):
-                found = read_families(value)
-            self._families = self._clock(), found
-        return self._families[1]
+        async with self._reading:  # requests that come together when it is old need it once
+            if self._families is None or self._is_old(self._families[0]):
+                reply = await self._ask("/api/v1/families")
+                value = await reply.json_value() if reply.status == 200 else []
+                with reading(reply.route):
+                    found = read_families(value)
+                self._families = self._clock(), found
+            return self._families[1]
 
     def last(self) -> tuple[Family, ...]:
         """Return the families that the engine told last, without asking it; none before."""

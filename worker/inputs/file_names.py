@@ -11,6 +11,7 @@ import posixpath
 import re
 from collections.abc import Collection, Iterator, Mapping
 
+from darkroom.contract.graph.facts import Facts
 from darkroom.worker.errors import Problem
 from darkroom.worker.inputs.references import UPLOAD_PREFIX, media_of, source_of
 from darkroom.worker.json.values import JsonObject, object_at
@@ -41,6 +42,7 @@ def find_foreign_names(
     `parts` are the names of files that came with the request. A name that arrives through a link is known only at run
     time. `engine_checks_links` means that the engine checks it then; otherwise such a link is refused.
     """
+    facts = Facts(object_info)
     return [
         Problem(
             f"{input_name}: {what}; got {_shown(value)}, expected {ALLOWED}",
@@ -53,7 +55,7 @@ def find_foreign_names(
         for node_id, node in prompt.items()
         for class_type, input_name, value in _inputs_of(node)
         if not isinstance(value, str) or value not in parts
-        if (what := _foreign(value, class_type, input_name, object_info, engine_checks_links)) is not None
+        if (what := _foreign(value, class_type, input_name, object_info, facts, engine_checks_links)) is not None
     ]
 
 
@@ -68,10 +70,11 @@ def _foreign(
     class_type: str,
     input_name: str,
     object_info: JsonObject,
+    facts: Facts,
     engine_checks_links: bool,
 ) -> str | None:
     """Return the problem of a value, or None."""
-    takes_file = media_of(object_info, class_type, input_name) is not None
+    takes_file = media_of(object_info, facts, class_type, input_name) is not None
     if isinstance(value, list):
         is_blind = takes_file and not engine_checks_links and len(value) == 2 and isinstance(value[0], str)
         return "a link brings the file's name, which cannot be checked" if is_blind else None

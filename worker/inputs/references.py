@@ -48,14 +48,14 @@ def find_references(prompt: JsonObject, object_info: JsonObject) -> list[Referen
 
     Malformed nodes and unknown classes are skipped; the graph check reports them.
     """
-    found = []
+    found, facts = [], Facts(object_info)
     for node_id, node in prompt.items():
         if not isinstance(node, Mapping) or not isinstance(node.get("inputs"), Mapping):
             continue
         class_type = str(node.get("class_type"))
         for input_name, value in node["inputs"].items():
             source = source_of(value)
-            media = media_of(object_info, class_type, input_name) if source else None
+            media = media_of(object_info, facts, class_type, input_name) if source else None
             if source and media:
                 found.append(Reference(str(node_id), str(input_name), class_type, source, media, value))
     return found
@@ -63,12 +63,12 @@ def find_references(prompt: JsonObject, object_info: JsonObject) -> list[Referen
 
 def find_named(prompt: JsonObject, names: Collection[str], object_info: JsonObject) -> list[Reference]:
     """Find the inputs that take a file and whose value is one of the names of files that came with the request."""
-    found = []
+    found, facts = [], Facts(object_info)
     for node_id, node in prompt.items():
         for input_name, value in object_at(node, "inputs").items():
             if isinstance(value, str) and value in names:
                 class_type = str(object_at(node).get("class_type"))
-                media = media_of(object_info, class_type, input_name)
+                media = media_of(object_info, facts, class_type, input_name)
                 if media is not None:
                     found.append(Reference(str(node_id), str(input_name), class_type, "upload", media, value))
     return found
@@ -99,12 +99,12 @@ def source_of(value: object) -> Source | None:
     return "base64" if len(value) >= 64 and _BASE64.fullmatch(value[:4096]) else None
 
 
-def media_of(object_info: JsonObject, class_type: str, input_name: str) -> Media | None:
-    """Return the kind of file that an input takes; None if it takes no file."""
+def media_of(object_info: JsonObject, facts: Facts, class_type: str, input_name: str) -> Media | None:
+    """Return the kind of file that an input takes; None if it takes no file. `facts` are those of `object_info`."""
     for group in ("required", "optional"):
         spec = object_at(object_info, class_type, "input", group).get(input_name)
         if isinstance(spec, list | tuple) and len(spec) > 1 and isinstance(spec[1], Mapping):
             uploads = [key for key, value in spec[1].items() if key.endswith("_upload") and value]
             if uploads:
                 return "image" if "image_upload" in uploads else "file"
-    return Facts(object_info).of(class_type).files.get(input_name)
+    return facts.of(class_type).files.get(input_name)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from darkroom.contract.graph.facts import Facts
 from darkroom.contract.nearest import nearest_names
 from darkroom.worker.engines.choices import NOT_IN_LIST
 from darkroom.worker.errors import Problem, RequestRejected
@@ -65,14 +66,14 @@ def missing_inputs(
     problems: Iterable[Problem], prompt: JsonObject, object_info: JsonObject
 ) -> dict[tuple[str, str], MissingInput]:
     """Return the files still to be sent, by node and input."""
-    found = {}
+    found, facts = {}, Facts(object_info)
     for problem in problems:
         node_id, name = problem.node_id or "", problem.field or ""
         node = object_at(prompt, node_id)
         value, class_type = object_at(node, "inputs").get(name), str(node.get("class_type"))
         if not isinstance(value, str) or not _is_missing(problem, value):
             continue
-        media = media_of(object_info, class_type, name)
+        media = media_of(object_info, facts, class_type, name)
         if media is not None:
             found[node_id, name] = MissingInput(node_id, class_type, name, value, str(media))
     return found

@@ -85,9 +85,6 @@ def split_prompt(prompt: JsonObject, object_info: JsonObject, max_parts: int, *,
 class _Graph(PromptGraph):
     """A prompt's graph with the questions that its parts depend on."""
 
-    def has_class(self, class_type: str) -> bool:
-        return class_type in self.object_info
-
     def free_name(self, name: str) -> str:
         """Return the name, or one like it that no node has."""
         while name in self.prompt:

@@ -217,7 +217,7 @@ class Qualifier:
             )
         families = await engine.families.of(model_files_in(own.workflow))
         workflow = dict(await self._fetch_inputs(own.workflow, engine))
-        cost = price_of(own.workflow, families).cost
+        cost = price_of(own.workflow, families, await engine.object_info()).cost
         fetched = own.model_copy(update={"workflow": workflow, "workload": cost})
         await engine.check(fetched.prompt("a photograph", self._rng))
         return fetched

@@ -12,6 +12,7 @@ run measures how fast a step is, and the image (and, if need be, the steps) shri
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from collections.abc import Mapping, Sequence
@@ -292,7 +293,7 @@ def why_shrunk(wanted: Workload, device: DeviceFact, run: Workload) -> str | Non
 
 def text_to_image(settings: TextToImage, text: str, seed: int) -> dict[str, object]:
     """Return the built-in workflow in API format, made of the template `text_to_image.json`."""
-    template = json.loads(TEMPLATE.read_text("utf-8"))
+    template = json.loads(_template())
     sources, prompt = template["sources"], template["prompt"]
     if settings.scale is None:
         prompt["4"] = sources["file"]
@@ -310,6 +311,11 @@ def text_to_image(settings: TextToImage, text: str, seed: int) -> dict[str, obje
     prompt["5"]["inputs"] |= {"width": settings.width_px, "height": settings.height_px}
     prompt["6"]["inputs"]["text"] = text
     return dict(sorted(prompt.items()))
+
+
+@functools.cache
+def _template() -> str:
+    return TEMPLATE.read_text("utf-8")
 
 
 def with_new_seeds(workflow: Mapping[str, Any], rng: random.Random, text: str = "") -> dict[str, Any]:
