@@ -11,7 +11,12 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import structlog
+
+from darkroom.worker.concurrency.background_tasks import BackgroundTasks
 from darkroom.worker.engines.slots import EngineSlot, Order
+
+log = structlog.get_logger("engines")
 
 RELIEVE_AGAIN_SECONDS = 0.5
 KEEP_PLACE_SECONDS = 2.0  # for a prompt that is being taken back for it
@@ -32,7 +37,7 @@ class Relief:
     def __init__(self, slots: Sequence[EngineSlot], assign_engines: Callable[[], None]) -> None:
         self._slots = slots
         self._assign_engines = assign_engines
-        self._recalls: set[asyncio.Task[None]] = set()
+        self._recalls = BackgroundTasks(_report_failure)
         self._reserved: _ReservedSlot | None = None
         self._is_stopped = False
 
@@ -64,9 +69,7 @@ class Relief:
     def _begin_relief(self, slot: EngineSlot, kept: _ReservedSlot | None = None) -> None:
         """Start to recall the prompts waiting at an engine; each comes back here as its job's turn for an engine."""
         slot.is_relieved = True
-        task = asyncio.create_task(self._recall(slot, kept), name=f"recall-{slot.client.url}")
-        self._recalls.add(task)
-        task.add_done_callback(self._recalls.discard)
+        self._recalls.spawn(self._recall(slot, kept), name=f"recall-{slot.client.url}")
 
     async def _recall(self, slot: EngineSlot, kept: _ReservedSlot | None) -> None:
         """Recall the waiting prompts of an engine; after a pause, relieve again.
@@ -86,6 +89,10 @@ class Relief:
         self._assign_engines()
         await asyncio.sleep(RELIEVE_AGAIN_SECONDS)
         self.begin()
+
+
+def _report_failure(task: asyncio.Task[None], error: BaseException) -> None:
+    log.error("recall failed", task=task.get_name(), exc_info=error)
 
 
 def _slots_to_relieve(slots: Sequence[EngineSlot]) -> list[EngineSlot]:

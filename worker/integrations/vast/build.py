@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import httpx
+import structlog
 
 from darkroom.worker.autoscaler.autoscaler import Autoscaler
 from darkroom.worker.autoscaler.platform import Background
+from darkroom.worker.concurrency.background_tasks import BackgroundTasks
 from darkroom.worker.guard.plain_responses import plain_client
 from darkroom.worker.integrations.vast.autoscaler import VastAutoscaler
 from darkroom.worker.integrations.vast.envelope import EnvelopeOpener
@@ -20,6 +22,8 @@ from darkroom.worker.integrations.vast.routes import VastRoutes
 from darkroom.worker.integrations.vast.sessions import SessionStore
 from darkroom.worker.settings.platforms import VastConfig, VastTiming
 from darkroom.worker.settings.settings import Settings
+
+log = structlog.get_logger("vast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +42,19 @@ class VastHttp:
     def __init__(self, http: httpx.AsyncClient, keys: PublicKeySource | None) -> None:
         self._http = http
         self._keys = keys
-        self._asking: asyncio.Task[None] | None = None
+        self._tasks = BackgroundTasks(_report_failure)
 
     async def start(self) -> None:
         if self._keys is not None:
-            asking = self._keys.poll(lambda _reason: None, lambda: None)
-            self._asking = asyncio.create_task(asking, name="public-key")
+            self._tasks.spawn(self._keys.poll(lambda _reason: None, lambda: None), name="public-key")
 
     async def close(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
+        await self._tasks.close()
         await self._http.aclose()
+
+
+def _report_failure(task: asyncio.Task[None], error: BaseException) -> None:
+    log.error("task failed", task=task.get_name(), exc_info=error)
 
 
 def build_vast(settings: Settings, cancel_job: Callable[[str], None], timing: VastTiming) -> VastParts:
