@@ -31,12 +31,17 @@ class Snapshot:
             raise RuntimeError("the engine is frozen")
 
     def freeze(self) -> None:
-        """Prepare for a snapshot; see `Engine.freeze`."""
+        """Prepare for a snapshot; see `Engine.freeze`. The engine goes on if that fails."""
         with self._lock:
             if self._is_frozen:
                 raise RuntimeError("the engine is frozen already")
             self._is_frozen = True
-        self._runs.threads.submit(self._freeze).result()
+        try:
+            self._runs.threads.submit(self._freeze).result()
+        except BaseException:  # no snapshot was taken
+            self._is_frozen = False
+            self._runs.wait_idle()
+            raise
 
     def thaw(self) -> None:
         """Go on in a copy of the process; see `Engine.thaw`."""

@@ -559,6 +559,9 @@ class FunctionNode(NodeClass):
     facts: NodeFacts = NO_FACTS
 
     def spec(self, environment: NodeEnvironment) -> NodeSpec:
+        return self._spec(environment, self._facts_in(environment))
+
+    def _spec(self, environment: NodeEnvironment, facts: NodeFacts) -> NodeSpec:
         return NodeSpec(
             class_type=self.class_type,
             inputs=tuple(parameter.spec(environment) for parameter in self.parameters),
@@ -571,7 +574,7 @@ class FunctionNode(NodeClass):
             input_is_list=self.input_is_list,
             is_idempotent=self.is_idempotent,
             extra=self.extra,
-            facts=self._facts_in(environment),
+            facts=facts,
         )
 
     def _facts_in(self, environment: NodeEnvironment) -> NodeFacts:
@@ -583,7 +586,7 @@ class FunctionNode(NodeClass):
 
     def rules(self, environment: NodeEnvironment) -> NodeRules:
         return rules_of(
-            self.spec(environment),
+            self._spec(environment, self.facts),  # a check needs no table of samplers
             is_async=inspect.iscoroutinefunction(self.function),
             has_fingerprint=self.fingerprint is not None,
             check=self._input_check(environment),
