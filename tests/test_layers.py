@@ -61,7 +61,11 @@ BELOW_FAMILIES: dict[str, frozenset[str]] = {
     "engine.adapters": NOTHING,
     "engine.diffusion": NODE_EXTRAS,
 }
-MODELS_IN_USE = (*CORE, "contract", "engine.families", *BELOW_FAMILIES)
+KNOWN_OF_FAMILIES = (
+    "engine.families.base", "engine.families.comfyui_text_types", "engine.families.registry",
+    "engine.families.unsupported",
+)  # fmt: skip
+MODELS_IN_USE = (*CORE, "contract", *KNOWN_OF_FAMILIES, *BELOW_FAMILIES)
 FAMILIES = tuple(sorted(path.parent.name for path in (ROOT / "engine" / "families").glob("*/family.py")))
 # Node classes made for one family lie in its folder and belong to the layer of all nodes: they import what nodes may,
 # and nothing imports them.
@@ -96,6 +100,12 @@ WORKER_RULES = tuple(
     for room in rooms
 )
 
+# The engine put together: the façade's parts, which may import everything below.
+PUT_TOGETHER = (
+    "assembly", "environment", "housekeeping", "machine_tuning", "measurements", "pack_trial", "previews",
+    "prompt_checks", "runs", "sampling_runs", "snapshot",
+)  # fmt: skip
+
 RULES = (
     *WORKER_RULES,
     Rule("worker", ()),
@@ -120,7 +130,7 @@ RULES = (
     Rule("engine.memory.random_state", (), TORCH),
     Rule("engine.families", (*CORE, "contract", *BELOW_FAMILIES), TORCH),  # and its lineage, as tested below
     *(
-        Rule(module, (*MODELS_IN_USE, "engine.models", "engine.nodes"), TORCH | NODE_EXTRAS)
+        Rule(module, (*MODELS_IN_USE, "engine.families", "engine.models", "engine.nodes"), TORCH | NODE_EXTRAS)
         for module in NODES_OF_FAMILIES
     ),
     Rule(
@@ -175,7 +185,8 @@ RULES = (
         frozenset({"aiohttp", "multidict", "yarl", "PIL", "prometheus_client"}),
     ),
     Rule("engine.__main__", ("engine",)),
-    Rule("engine", ("engine", *SHARED), TORCH),
+    *(Rule(f"engine.{name}", ("engine", *SHARED), TORCH) for name in PUT_TOGETHER),
+    Rule("engine", ("engine.engine", *CORE, *SHARED, "engine.runtime.request"), TORCH),
 )
 
 
@@ -431,10 +442,11 @@ def test_nothing_installed_imports_what_a_checkout_alone_has() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_file_of_the_front_has_a_layer() -> None:
-    """`Rule("worker")` is for none: a new file or package takes its place in the table."""
-    without = {module_name(path) for path in sources("worker") if rule_for(module_name(path)).files == "worker"}
-    assert without == {"worker"}
+@pytest.mark.parametrize("top", ["worker", "engine"])
+def test_every_file_has_a_layer(top: str) -> None:
+    """The rule of the package is for its `__init__` alone: a new file or package takes its place in the table."""
+    without = {module_name(path) for path in sources(top) if rule_for(module_name(path)).files == top}
+    assert without == {top}
 
 
 REGISTRY = "worker.app.integrations"

@@ -8,7 +8,7 @@ another one's modules along its `lineage`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
@@ -223,6 +223,17 @@ class ControlNetwork:
     steers: Callable[[Any, Any], bool]
 
 
+@dataclass(frozen=True, slots=True)
+class ImageControl:
+    """A kind of control that sees the image alone, as a T2I-Adapter does.
+
+    `fits` returns True for the names of its tensors, `build` its network without weights, from their shapes.
+    """
+
+    fits: Callable[[Collection[str]], bool]
+    build: Callable[[Shapes], nn.Module]
+
+
 UNIT_TFLOP: Final = 0.804  # of one pass of Stable Diffusion 1.5 at 512x512
 LAUNCH_SECONDS: Final = 0.010  # of a step whatever its size: launching kernels, the sampler
 SECONDS_PER_TFLOP: Final = 0.0052  # of an A100, the reference card of costs
@@ -341,7 +352,8 @@ class ModelFamily:
     `renamed_lora` gives the tensors of LoRA files with other conventions the common names, for a network of a
     configuration.
     `control_networks` are kinds of ControlNets beside those of `controls`, `model_patches` further networks that nodes
-    of the family attach to its denoising network (`ModelPatchLoader`).
+    of the family attach to its denoising network (`ModelPatchLoader`). `image_control` is the kind of control that
+    sees the image alone.
     `takes_hypernetworks` says that there are hypernetworks for its attention,
     `takes_fewer_encoders` says that some of the text encoders may be left out, `takes_one_encoder` that a model has one
     of them; a family that takes no prompt has none.
@@ -372,6 +384,7 @@ class ModelFamily:
     combine_text: Callable[[Mapping[str, Encoded]], Encoded] = only_encoder
     controls: ControlModels | None = None
     control_networks: tuple[ControlNetwork, ...] = ()
+    image_control: ImageControl | None = None
     model_patches: tuple[Network, ...] = ()
     renamed_lora: Callable[[Tensors, Any], Tensors] = _as_named
     memory_usage_factor: float = 1.0

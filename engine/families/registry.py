@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import logging
 import pkgutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 
@@ -17,6 +17,7 @@ from darkroom.engine.families.base import (
     ControlModels,
     ControlNetwork,
     Defaults,
+    ImageControl,
     Match,
     ModelFamily,
     Network,
@@ -316,6 +317,12 @@ def recognise_control_network(shapes: Shapes) -> tuple[ModelFamily, ControlNetwo
             if names is not None:
                 return family, kind, names
     return None
+
+
+def recognise_image_control(names: Collection[str]) -> ImageControl | None:
+    """Return the kind of control that sees the image alone, by the names of its tensors; None for another file."""
+    kinds = (family.image_control for family in families())
+    return next((kind for kind in kinds if kind is not None and kind.fits(names)), None)
 
 
 def recognise_model_patch(shapes: Shapes) -> tuple[ModelFamily, Network, Names] | None:

@@ -7,6 +7,7 @@ checkpoints.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,10 @@ from torch.nn import functional
 
 from darkroom.engine.families.cascade.efficientnet import LAST_CHANNELS, efficientnet_features
 from darkroom.engine.layers.basic import Conv2d
+from darkroom.engine.layers.shapes import Shapes, count_children
 
+PIXELS_MARK, LATENTS_MARK = "backbone.0.0.weight", "backbone.0.weight"
+PROJECTION_MARK = "projections.0.2.weight"
 SLOPE = 0.2  # of the leaky rectifiers
 NORM_EPSILON = 1e-5
 CELL_PX = 32  # that the convolutional backbone makes one cell
@@ -115,3 +119,25 @@ class CascadeControl(nn.Module):
         for place, project in zip(CONTROLLED_BLOCKS, self.projections, strict=False):
             additions[place] = project(features)
         return {"input": additions[::-1]}
+
+
+def fits(names: Collection[str]) -> bool:
+    """Return True for the names of a control's tensors."""
+    return PROJECTION_MARK in names and (PIXELS_MARK in names or LATENTS_MARK in names)
+
+
+def cascade_control(shapes: Shapes) -> CascadeControl:
+    """Return the control whose tensors have these shapes."""
+    latents = None
+    if LATENTS_MARK in shapes:
+        # Beside the blocks: two convolutions with an activation between them, and a convolution at the end.
+        num_blocks = count_children(shapes, "backbone") - 4
+        latents = LatentBackboneConfig(shapes[LATENTS_MARK][0], shapes["backbone.2.weight"][0], num_blocks)
+    return CascadeControl(
+        CascadeControlConfig(
+            in_channels=shapes[PIXELS_MARK if latents is None else LATENTS_MARK][1],
+            stage_channels=shapes[PROJECTION_MARK][0],
+            num_projections=count_children(shapes, "projections"),
+            latents=latents,
+        )
+    )

@@ -10,6 +10,7 @@ from darkroom.engine.diffusion.model_sampling_variants import CascadeEps
 from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
+    ImageControl,
     Match,
     ModelFamily,
     Network,
@@ -18,6 +19,7 @@ from darkroom.engine.families.base import (
     TensorIndex,
     TensorReader,
 )
+from darkroom.engine.families.cascade.controlnet import cascade_control, fits
 from darkroom.engine.families.cascade.denoisers import (
     DecoderLatentFormat,
     PriorLatentFormat,
@@ -123,6 +125,7 @@ FAMILY = ModelFamily(
     vae=AUTOENCODERS,
     latent_format=PriorLatentFormat,
     denoiser_lora_keys=lora_keys,
+    image_control=ImageControl(fits, cascade_control),
     variants={"": (), "decoder": ()},
     variant_types={"decoder": StageBDenoiser},
     memory_usage_factor=2.0,

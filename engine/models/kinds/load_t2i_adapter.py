@@ -1,6 +1,6 @@
 """T2I-Adapter files, in the original layout or that of the diffusers library, as networks with weights on the CPU.
 
-The ControlNets of Stable Cascade are read here, too: like an adapter, they see nothing but the image.
+Networks of a family that see nothing but the image, as an adapter does, are read here, too.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ import re
 from collections.abc import Mapping
 
 import torch
+from torch import nn
 
+from darkroom.engine.families import registry
 from darkroom.engine.families.base import NotRecognised
-from darkroom.engine.families.cascade.controlnet import CascadeControl, CascadeControlConfig, LatentBackboneConfig
 from darkroom.engine.formats.fill import Destination, fill
 from darkroom.engine.formats.refusals import refuses
 from darkroom.engine.formats.unfilled import unfilled
 from darkroom.engine.formats.weight_file import WeightFile
-from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.shapes import Shapes
 from darkroom.engine.models.kinds.t2i_adapter import Adapter, AdapterConfig, LightAdapter
 
 PREFIX = "adapter."
@@ -25,22 +26,18 @@ DIFFUSERS_LEVEL = re.compile(r"^body\.(\d+)\.(?=(in_conv|downsample|down_opt)\.)
 XL_IN_CHANNELS = (256, 768)  # 16 x 16 pixels of one or three channels
 LIGHT_MARK = "body.0.in_conv.weight"
 FULL_MARK = "conv_in.weight"
-PIXELS_MARK, LATENTS_MARK = "backbone.0.0.weight", "backbone.0.weight"
-PROJECTION_MARK = "projections.0.2.weight"
-
-ImageControl = Adapter | LightAdapter | CascadeControl
 
 
 def is_t2i_adapter(names: Mapping[str, object]) -> bool:
     """Return True if tensor names are those of an adapter."""
     plain = {name.removeprefix(PREFIX) for name in names}
-    if PROJECTION_MARK in plain:
-        return PIXELS_MARK in plain or LATENTS_MARK in plain
+    if registry.recognise_image_control(plain) is not None:
+        return True
     return LIGHT_MARK in plain or (FULL_MARK in plain and any(name.startswith("body.0.") for name in plain))
 
 
 @refuses("a T2I-Adapter")
-def load_t2i_adapter(file: WeightFile, *, to: Destination = Destination.RAM) -> ImageControl:
+def load_t2i_adapter(file: WeightFile, *, to: Destination = Destination.RAM) -> nn.Module:
     """Load the network of a file, float32 as ComfyUI runs it on a CPU. Raises `BadModelFile`, `NotRecognised`."""
     names = _names(file.tensors)
     shapes = {name: file.tensors[key].shape for name, key in names.items()}
@@ -63,24 +60,11 @@ def _names(keys: Mapping[str, object]) -> dict[str, str]:
     return named
 
 
-def _network(shapes: Shapes) -> ImageControl:
-    if PROJECTION_MARK in shapes:
-        return CascadeControl(_cascade_config(shapes))
+def _network(shapes: Shapes) -> nn.Module:
+    kind = registry.recognise_image_control(shapes.keys())
+    if kind is not None:
+        return kind.build(shapes)
     return _light(shapes) if LIGHT_MARK in shapes else Adapter(_config(shapes))
-
-
-def _cascade_config(shapes: Shapes) -> CascadeControlConfig:
-    latents = None
-    if LATENTS_MARK in shapes:
-        # Beside the blocks: two convolutions with an activation between them, and a convolution at the end.
-        num_blocks = count_children(shapes, "backbone") - 4
-        latents = LatentBackboneConfig(shapes[LATENTS_MARK][0], shapes["backbone.2.weight"][0], num_blocks)
-    return CascadeControlConfig(
-        in_channels=shapes[PIXELS_MARK if latents is None else LATENTS_MARK][1],
-        stage_channels=shapes[PROJECTION_MARK][0],
-        num_projections=count_children(shapes, "projections"),
-        latents=latents,
-    )
 
 
 def _light(shapes: Shapes) -> LightAdapter:
