@@ -40,13 +40,18 @@ def environment(base: str, port: int, bytecode: str) -> dict[str, str]:
     return installed_environment() | own | {"PYTHONPYCACHEPREFIX": bytecode}
 
 
+def module_in(directory: Path, room: str) -> str:
+    """Return the module of a room in a checkout, which was not below `darkroom` before version 0.2.0."""
+    return f"darkroom.{room}" if (directory / "darkroom" / room).is_dir() else room
+
+
 def start_once(directory: Path, bytecode: str) -> dict[str, float]:
     """Return the seconds of each step of one start. Raises RuntimeError when the front ends or does not get ready."""
     with tempfile.TemporaryDirectory() as base:
         port, found = free_port(), dict[str, float]()
         began = time.perf_counter()
         process = subprocess.Popen(
-            [sys.executable, "-m", "darkroom.worker"],
+            [sys.executable, "-m", module_in(directory, "worker")],
             cwd=directory,
             env=environment(base, port, bytecode),
             stdout=subprocess.DEVNULL,

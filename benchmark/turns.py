@@ -49,7 +49,6 @@ RELEASE, HERE = "release", "here"
 PARTS = ("start", "node_cost", "generate_sync", "steps")
 DEMO = "demo"  # the model that every checkout has, for toy runs
 DEMO_FILE, DEMO_PX = "darkroom-emoji.safetensors", 128
-ENGINE = (sys.executable, "-m", "darkroom.engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +123,9 @@ def measured_start(trees: Mapping[str, Path], size: Size) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as bytecode:
 
         def once(name: str, tree: Path) -> dict[str, float]:
-            answered, done = engine_start.start_once(ENGINE, tree)
+            answered, done = engine_start.start_once(
+                (sys.executable, "-m", front_start.module_in(tree, "engine")), tree
+            )
             front = front_start.start_once(tree, str(Path(bytecode, name)))
             return {
                 "engine, from start to the first answer": answered,
@@ -162,7 +163,10 @@ def measured_generate_sync(trees: Mapping[str, Path], size: Size) -> Iterator[Fi
 def measured_steps(trees: Mapping[str, Path], size: Size) -> Iterator[Figure]:
     """Both engines serve at the same time and compute one after the other; the first round loads the model."""
     for family in size.families:
-        engines = {name: Engine(name, list(ENGINE), tree, "float32") for name, tree in trees.items()}
+        engines = {
+            name: Engine(name, [sys.executable, "-m", front_start.module_in(tree, "engine")], tree, "float32")
+            for name, tree in trees.items()
+        }
         with tempfile.TemporaryDirectory() as folder:
             models = Path(folder, family)
             if family == DEMO:
