@@ -12,7 +12,7 @@ import pytest
 from tests.fakes import FakeEngine, draw
 from tests.worker.running_front import RunningFront, running_front
 
-NUM_CLIENTS = 100
+NUM_CLIENTS = 150
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The probe on a device: audio, and of the order of magnitude that any card has."""
+"""The probe on a device: healthy, and of the order of magnitude that any card has."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_fixed_product_is_exact_in_every_type(dtype: torch.dtype) -> None:
     assert checksum((first @ second).cpu()) == FIXED_CHECKSUM
 
 
-def test_audio_card_has_figures_and_no_fault() -> None:
+def test_a_healthy_card_has_figures_and_no_fault() -> None:
     figures = measure("cuda:0")
     assert figures.fault is None and figures.seconds < 5
     assert 1 < figures.matrix_tflops < 10_000

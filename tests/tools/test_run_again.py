@@ -70,5 +70,6 @@ def test_a_failure_stays_red_when_it_passes_alone(tmp_path: Path) -> None:
     python = tmp_path / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.symlink_to("/bin/true")
-    (tmp_path / "run").write_text(f"set -euo pipefail\ntests=1 said=seen\n{line.strip()}\nexit $tests\n")
-    assert subprocess.run(["bash", "run"], cwd=tmp_path, check=False).returncode == 1
+    (tmp_path / "run").write_text(f"set -euo pipefail\ntests=3 outputs=seen\n{line.strip()}\nexit $tests\n")
+    done = subprocess.run(["bash", "run"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (3, "")

@@ -31,7 +31,8 @@ from tests.engine.families import qwen_image21_networks as small
 
 FAMILY = registry.family_named("qwen_image21")
 CONTEXT: Any = None  # its nodes ask for none
-CLOSE = 4e-6  # sums of float32 in another order: 2.01e-6 on a processor other than the recording one
+CLOSE = 2e-6
+CLOSE_TO_RECORDED = 4e-6  # sums of float32 in another order: 2.01e-6 on a processor other than the recording one
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +47,9 @@ def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
 @pytest.mark.parametrize("make", [small.separate_network, small.joined_network])
 def test_draws_what_the_diffusers_library_draws(make: Any, recorded: dict[str, torch.Tensor]) -> None:
     network: QwenImage21Transformer = make()
-    assert distance(network(small.LATENT, small.TIMES, small.TEXT), recorded["plain"]) < CLOSE
+    assert distance(network(small.LATENT, small.TIMES, small.TEXT), recorded["plain"]) < CLOSE_TO_RECORDED
     spliced = network(small.LATENT, small.TIMES, small.TEXT, ref_latents=[small.REFERENCE], image_slots=[small.SLOT])
-    assert distance(spliced, recorded["spliced"]) < CLOSE
+    assert distance(spliced, recorded["spliced"]) < CLOSE_TO_RECORDED
     assert distance(spliced, recorded["plain"]) > 0.01
     shapes = {name: tuple(weight.shape) for name, weight in network.state_dict().items()}
     assert registry.recognise(TensorIndex(shapes)).family is FAMILY
@@ -168,8 +169,8 @@ def test_images_of_a_batch_are_drawn_as_alone() -> None:
 
 def test_encodes_and_decodes_what_the_diffusers_library_does(recorded: dict[str, torch.Tensor]) -> None:
     vae = small.drawn_vae()
-    assert distance(vae.encode(small.IMAGE), recorded["encoded"]) < CLOSE
-    assert distance(vae.decode(small.LATENT).clamp(-1, 1), recorded["decoded"]) < CLOSE
+    assert distance(vae.encode(small.IMAGE), recorded["encoded"]) < CLOSE_TO_RECORDED
+    assert distance(vae.decode(small.LATENT).clamp(-1, 1), recorded["decoded"]) < CLOSE_TO_RECORDED
     opaque = torch.cat([small.IMAGE[:, :3], torch.ones_like(small.IMAGE[:, :1])], dim=1)
     assert torch.equal(vae.encode(small.IMAGE[:, :3]), vae.encode(opaque))
 

@@ -55,7 +55,7 @@ def test_a_device_that_computes_wrongly_is_named(monkeypatch: pytest.MonkeyPatch
     assert "float32 has checksum" in str(find_wrong_product("cpu"))
 
 
-def test_audio_processor_has_figures_and_no_fault() -> None:
+def test_a_healthy_processor_has_figures_and_no_fault() -> None:
     figures = measure("cpu")
     assert figures.fault is None
     assert 0.001 < figures.matrix_tflops < 100

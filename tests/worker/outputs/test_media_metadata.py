@@ -156,7 +156,7 @@ def test_covers_of_a_flac_go_too(tmp_path: Path) -> None:
         (b"ID3\x04\0\0\x7f\x7f\x7f\x7f", "audio/mpeg"),
     ],
 )
-def test_a_broken_audio_is_named_so_and_not_written(tmp_path: Path, content: bytes, media_type: str) -> None:
+def test_broken_audio_is_named_so_and_not_written(tmp_path: Path, content: bytes, media_type: str) -> None:
     (tmp_path / "a").write_bytes(content)
     with pytest.raises(BrokenAudio, match="audio tags: unreadable; got "):
         remove_tags(tmp_path / "a", tmp_path / "b", media_type)
@@ -173,7 +173,7 @@ def whole(name: str) -> bytes:
 @pytest.mark.parametrize("name", ["a.flac", "a.mp3", "a.opus"])
 @settings(max_examples=120, deadline=None)
 @given(changes=st.lists(st.tuples(st.integers(0, 600), st.integers(0, 255)), max_size=6), length=st.integers(1, 6000))
-def test_a_damaged_audio_is_refused_or_cleaned(name: str, changes: list[tuple[int, int]], length: int) -> None:
+def test_damaged_audio_is_refused_or_cleaned(name: str, changes: list[tuple[int, int]], length: int) -> None:
     content = bytearray(whole(name))
     for place, value in changes:
         content[place] = value

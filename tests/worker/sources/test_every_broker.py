@@ -78,7 +78,7 @@ async def test_a_job_ends_with_its_image_at_the_broker(
 
         await until(is_let_go)  # the result is written before the message is acknowledged
         health = (await front.http.get("/health")).json()["broker"]
-        assert health["state"] == "connected"
+        assert health.keys() == {"broker", "state", "held"} and health["state"] == "connected"
         assert health["broker"].endswith(f"://127.0.0.1:{kind.server.port}")
     assert len(engine.runs) == 1
 

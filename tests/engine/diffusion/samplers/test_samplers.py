@@ -76,8 +76,8 @@ def test_each_step_evaluates_the_network_as_often_as_declared(declared: SamplerD
     model, num_steps = CountingModel(), 20
     sigmas = calculate_sigmas(EpsDiscrete(), "karras", num_steps)
     declared.function(model, torch.ones(1, 4, 2, 2) * sigmas[0], sigmas, extra_args={"seed": 1})
-    if declared.evaluations_per_step is None:
-        assert model.num_calls != num_steps
+    if declared.evaluations_per_step is None:  # no number of them would fit
+        assert not any(num_steps - 2 < model.num_calls / number <= num_steps for number in range(1, 8))
     else:  # the last steps, down to 0, may need fewer
         assert num_steps - 2 < model.num_calls / declared.evaluations_per_step <= num_steps
 

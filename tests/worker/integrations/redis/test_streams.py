@@ -48,10 +48,11 @@ async def test_what_no_worker_can_run_is_a_dead_letter(
     async with worker(tmp_path, engine, server):
         await producer.put("wrong", body({"1": {"class_type": "NoSuchNode", "inputs": {}}}))
         await producer.put("garbage", b"\xff{")
-        for name in ("wrong", "garbage"):
+        await producer.put("stored", json.dumps({"input": {"workflow": "portrait"}}).encode())
+        for name in ("wrong", "garbage", "stored"):
             await result(producer, name)
         dead = await client.xrange("darkroom:dead") or []
-        assert {fields[b"id"] for _, fields in dead if fields} == {b"wrong", b"garbage"}
+        assert {fields[b"id"] for _, fields in dead if fields} == {b"wrong", b"garbage", b"stored"}
 
 
 async def test_a_worker_that_is_killed_leaves_its_job_to_another(
