@@ -46,6 +46,7 @@ from darkroom.worker.sources.stream_order import PRIORITIES, priority_name
 CONNECT_SECONDS = 5
 CONNECT_AGAIN_SECONDS = 1.0  # after a connection that did not come about; until then nobody waits for one
 REPLY_SECONDS = 5
+OPENINGS = 5  # of the first workers of a fleet, which make the same stream, consumers and buckets at once
 FETCH_SECONDS = 0.2
 WAIT_SECONDS = 1.0
 LOOK_SECONDS = 0.1
@@ -284,7 +285,7 @@ class NatsBroker:
             if not (await self._connection()).is_connected:
                 raise BrokerUnreachable(f"{self.name}: disconnected")
             if self._opened is None:
-                self._opened = await self._open(self._connected)
+                self._opened = await self._made(self._connected)
             try:
                 yield self._opened
             except (NotThere, NoStreamResponseError, NoRespondersError):  # the server has lost its data: make it anew
@@ -308,6 +309,13 @@ class NatsBroker:
                     self._connects_again_at = time.monotonic() + CONNECT_AGAIN_SECONDS
                     raise
             return self._client
+
+    async def _made(self, client: Client) -> _Opened:
+        """Open all, anew where the server refused what another worker made at the same moment."""
+        for _ in range(OPENINGS - 1):
+            with contextlib.suppress(BadRequestError):
+                return await self._open(client)
+        return await self._open(client)
 
     async def _open(self, client: Client) -> _Opened:
         stream = client.jetstream(timeout=REPLY_SECONDS)

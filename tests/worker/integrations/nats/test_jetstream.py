@@ -38,6 +38,15 @@ async def producer(server: NatsServer) -> AsyncIterator[NatsBroker]:
     await producer.close()
 
 
+async def test_workers_that_start_at_once_share_what_they_make(server: NatsServer) -> None:
+    fleet = [broker_of(server) for _ in range(16)]
+    try:
+        await asyncio.gather(*(broker.connect(f"worker-{number}") for number, broker in enumerate(fleet)))
+        assert [await broker.depth() for broker in fleet] == [0] * len(fleet)
+    finally:
+        await asyncio.gather(*(broker.close() for broker in fleet))
+
+
 async def store_result(server: NatsServer, job_id: str, stored: bytes) -> None:
     """Store a result by the server's own client."""
     connection = await nats.connect(server.url)
