@@ -2,7 +2,8 @@
 
 An engine of ours reports the facts that each class declares, in its entry of `/object_info` under `FACTS_KEY`. Of
 ComfyUI's own classes they are known without it too (`known_facts.json`): for an engine that reports none, and where
-none has answered yet.
+none has answered yet. Of some classes that no engine of ours has they are written by hand (`other_facts.json`): those
+of later versions of ComfyUI and of node packs.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ FACTS_KEY: Final = "darkroom"
 """Key of the facts in a class's entry of `/object_info`."""
 
 KNOWN_PATH: Final = Path(__file__).with_name("known_facts.json")
+OTHERS_PATH: Final = Path(__file__).with_name("other_facts.json")
 PACKS: Final = "custom_nodes"
 """First part of the module of a class from a node pack."""
 
@@ -100,8 +102,11 @@ class NodeFacts:
     keeps_channels: bool = False
     """True if its LATENT has the channels of the one that it takes."""
 
-    has_random_weights: bool = False
-    """True if it makes a model without a file."""
+    random_family: str = ""
+    """Input that names the family of the random weights of which it makes a model, without a file."""
+
+    queues_again: bool = False
+    """True if it counts all outputs of a prompt, and queues the prompt again when these are done."""
 
     def joined(self, other: NodeFacts) -> NodeFacts:
         """Return these facts with those that the other has; entries of both for what is known by input."""
@@ -155,28 +160,43 @@ class Facts:
         return self._read[class_type]
 
     def sampler(self, name: str) -> SamplerFacts | None:
-        """Return the facts of a sampler; None for one that declares none."""
-        found = known_samplers().get(name)
-        if found is not None:
-            return found
+        """Return the facts of a sampler; None for one that declares none.
+
+        They are those that the engine reports; of an engine that reports no sampler's, those known of ComfyUI's.
+        """
         if self._samplers is None:
-            self._samplers = _samplers_of(self.of(class_type) for class_type in self._object_info)
+            self._samplers = _samplers_of(map(self.of, self._classes_with_samplers())) or known_samplers()
         return self._samplers.get(name)
+
+    def _classes_with_samplers(self) -> Iterator[str]:
+        for class_type, declared in self._object_info.items():
+            reported = declared.get(FACTS_KEY) if isinstance(declared, Mapping) else None
+            if isinstance(reported, Mapping) and "samplers" in reported:
+                yield class_type
 
     def _find(self, class_type: str) -> NodeFacts:
         declared = self._object_info.get(class_type)
         if isinstance(declared, Mapping):
             if FACTS_KEY in declared:
-                return read_facts(declared[FACTS_KEY])
+                return _other_facts().get(class_type, NO_FACTS).joined(read_facts(declared[FACTS_KEY]))
             if str(declared.get("python_module") or "").startswith(PACKS):
-                return NO_FACTS
+                return _other_facts().get(class_type, NO_FACTS)
         return known_facts().get(class_type, NO_FACTS)
 
 
 @cache
 def known_facts() -> Mapping[str, NodeFacts]:
-    """Return the facts of ComfyUI's own classes, by name."""
-    described: dict[str, object] = json.loads(KNOWN_PATH.read_text("utf-8"))
+    """Return the facts that are known without an engine, by class."""
+    return {**_other_facts(), **_facts_in(KNOWN_PATH)}
+
+
+@cache
+def _other_facts() -> Mapping[str, NodeFacts]:
+    return _facts_in(OTHERS_PATH)
+
+
+def _facts_in(path: Path) -> dict[str, NodeFacts]:
+    described: dict[str, object] = json.loads(path.read_text("utf-8"))
     return {name: read_facts(facts) for name, facts in described.items()}
 
 

@@ -25,6 +25,7 @@ from functools import cached_property
 from typing import Any, Final, Protocol
 
 from darkroom.contract.graph.facts import Facts, NodeFacts
+from darkroom.contract.graph.model_inputs import NETWORK_FOLDERS, ModelInputs
 from darkroom.contract.graph.prompt import is_link
 from darkroom.contract.unit import UNIT_PASSES, UNIT_PIXELS, UNIT_SIDE_PX, UNIT_STEPS, UNIT_WORKLOAD
 
@@ -37,7 +38,7 @@ MAX_SIDE_PX: Final = 16384.0  # of the sizes that a cost counts
 MAX_STEPS: Final = 10_000.0
 MAX_ITEMS: Final = 4096.0
 MAX_SECONDS: Final = 10_000.0
-FRAMES_PER_LATENT_FRAME: Final = 4
+DEFAULT_FRAMES_RATIO: Final = 4  # frames of a latent frame, where the family is not known
 AUDIO_PIXELS_PER_SECOND: Final = 1400.0  # of a latent of audio, as the cells of Stable Audio are counted
 DEFAULT_CFG: Final = 7.0
 ENLARGEMENT: Final = 4.0  # by an upscale model whose name says none
@@ -72,35 +73,10 @@ MODEL_SOURCES: Final = ("model", "guider", "model1", "base_model", "pipe", "basi
 FAMILY_KIND: Final = "family"
 """The `kind` of a `ModelFile` without a file: random weights of the family with that name."""
 
-FOLDER_OF_INPUT: Final[Mapping[str, str]] = {
-    "clip_name": "text_encoders",
-    "clip_name1": "text_encoders",
-    "clip_name2": "text_encoders",
-    "clip_name3": "text_encoders",
-    "clip_name4": "text_encoders",
-    "ckpt_name": "checkpoints",
-    "unet_name": "diffusion_models",
-    "vae_name": "vae",
-    "lora_name": "loras",
-    "control_net_name": "controlnet",
-    "photomaker_model_name": "photomaker",
-    "audio_encoder_name": "audio_encoders",
-    "style_model_name": "style_models",
-    "gligen_name": "gligen",
-    "hypernetwork_name": "hypernetworks",
-}
-"""Folders of model files, by the names that ComfyUI's loaders give their inputs."""
 
-LOADER_INPUTS: Final[Mapping[str, str]] = {
-    **{name: FOLDER_OF_INPUT[name] for name in ("ckpt_name", "unet_name")},
-    "family": FAMILY_KIND,
-}
-"""Names of inputs by which nodes load a denoising network, and the kind of file each names."""
-
-
-def latent_frames_of(frames: float) -> int:
-    """Return the number of latent frames of a video of that many frames, as most families count them."""
-    return int((frames - 1) // FRAMES_PER_LATENT_FRAME) + 1
+def latent_frames_of(frames: float, frames_ratio: int = DEFAULT_FRAMES_RATIO) -> float:
+    """Return the number of latent frames of a video: one for its first frame, one for each `frames_ratio` behind it."""
+    return (frames - 1) // frames_ratio + 1
 
 
 def object_of(value: object) -> JsonObject:
@@ -119,21 +95,6 @@ class ModelFile:
     name: str
 
 
-def loaded_by(inputs: JsonObject) -> ModelFile | None:
-    """Return the model file that a node with these inputs loads a denoising network from."""
-    for name, kind in LOADER_INPUTS.items():
-        value = inputs.get(name)
-        if isinstance(value, str) and value:
-            return ModelFile(kind, value)
-    return None
-
-
-def model_files_in(prompt: JsonObject) -> list[ModelFile]:
-    """Return the model files of denoising networks that a prompt in ComfyUI's API form names, each once."""
-    found = (loaded_by(object_of(object_of(node).get("inputs"))) for node in prompt.values())
-    return list(dict.fromkeys(file for file in found if file is not None))
-
-
 class PromptGraph:
     """Nodes, links and classes of a prompt in ComfyUI's API form; `object_info` declares the classes, where known."""
 
@@ -141,6 +102,7 @@ class PromptGraph:
         self.prompt = prompt
         self.object_info: JsonObject = object_info or {}
         self.facts = Facts(object_info)
+        self._model_inputs = ModelInputs(self.facts, self.object_info)
         self._numbers: dict[str, float | None] = {}  # values of primitive nodes
 
     def class_of(self, node_id: str) -> str:
@@ -156,6 +118,23 @@ class PromptGraph:
 
     def facts_of(self, node_id: str | None) -> NodeFacts:
         return self.facts.of(self.class_of(node_id or ""))
+
+    def loaded_by(self, node_id: str) -> ModelFile | None:
+        """Return the model file that a node loads a denoising network from; of random weights, their family."""
+        inputs, random_family = self.inputs(node_id), self.facts_of(node_id).random_family
+        if random_family:
+            return _named_file(FAMILY_KIND, inputs.get(random_family))
+        for name, folder in self._model_inputs.folders_of(self.class_of(node_id)).items():
+            kind = NETWORK_FOLDERS.get(folder)
+            if kind is not None and (file := _named_file(kind, inputs.get(name))) is not None:
+                return file
+        return None
+
+    @cached_property
+    def model_files(self) -> tuple[ModelFile, ...]:
+        """The model files of denoising networks that the prompt names, each once."""
+        found = map(self.loaded_by, self.prompt)
+        return tuple(dict.fromkeys(file for file in found if file is not None))
 
     def linked(self, value: object) -> str | None:
         """Return the node that a link refers to; None for any other value, and for a link to no node."""
@@ -224,6 +203,15 @@ class PromptGraph:
         return number
 
 
+def _named_file(kind: str, value: object) -> ModelFile | None:
+    return ModelFile(kind, value) if isinstance(value, str) and value else None
+
+
+def model_files_in(prompt: JsonObject, object_info: JsonObject | None = None) -> list[ModelFile]:
+    """Return the model files of denoising networks that a prompt in ComfyUI's API form names, each once."""
+    return list(PromptGraph(prompt, object_info).model_files)
+
+
 def _reached(roots: Iterable[str], following: Callable[[str], Iterable[str]]) -> frozenset[str]:
     found = set(roots)
     left = list(found)
@@ -286,18 +274,18 @@ class Size:
         """Frames of a video of it: a batch is one after the other."""
         return self.frames * self.batch
 
-    @property
-    def latent_frames(self) -> float:
+    def latent_frames(self, frames_ratio: int = DEFAULT_FRAMES_RATIO) -> float:
+        """Return the number of latent frames, where that many frames behind the first one become one."""
         is_items = self.frames_from is not None and self.frames_from[1] == ITEM_FRAMES
-        return self.frames if is_items else (self.frames - 1) // FRAMES_PER_LATENT_FRAME + 1
+        return self.frames if is_items else latent_frames_of(self.frames, frames_ratio)
 
     @property
     def sampled_pixels(self) -> float:
-        """Pixels of the whole latent; audio counts by its seconds."""
+        """Pixels of the whole latent of a model of no known family; audio counts by its seconds."""
         if self.seconds:
             return self.seconds * AUDIO_PIXELS_PER_SECOND * self.batch
         pixels = UNIT_PIXELS * self.scale**2 if self.pixels is None else self.pixels
-        return pixels * self.batch * self.latent_frames
+        return pixels * self.batch * self.latent_frames()
 
     @property
     def video_pixels(self) -> float | None:
@@ -347,13 +335,17 @@ class VideoLength:
 
 
 class PromptWork:
-    """Sizes, steps and models of a prompt."""
+    """Sizes, steps and models of a prompt, each read once: a request makes one, and hands it on to all that ask.
+
+    Without `object_info` the classes count as ComfyUI's own do, and those of node packs are read by names alone.
+    """
 
     def __init__(self, prompt: JsonObject, object_info: JsonObject | None = None) -> None:
         self.graph = PromptGraph(prompt, object_info)
         self._sizes: dict[str, Size] = {}
         self._sigma_steps: dict[tuple[str, Any], float | None] = {}  # by node and output
         self._models: dict[str, ModelFile | None] = {}  # by node that takes a model or passes one on
+        self._known_models: frozenset[ModelFile] = frozenset()  # those that `_models` prefers
 
     @cached_property
     def sizes(self) -> Mapping[str, Size]:
@@ -566,9 +558,11 @@ class PromptWork:
     def model_of(self, node_id: str, known: Collection[ModelFile]) -> ModelFile | None:
         """Return the file that a node's model comes from, through any nodes that change the model or choose one.
 
-        Of several, one of the `known` comes first. Call it with the same ones for every node.
+        Of several, one of the `known` comes first. Calls with the same ones for every node visit each node once.
         """
-        own = loaded_by(self.graph.inputs(node_id))
+        if self._known_models != (given := frozenset(known)):
+            self._known_models, self._models = given, {}
+        own = self.graph.loaded_by(node_id)
         return _best([own, *(self._passed_model(source, known) for source in self._model_sources(node_id))], known)
 
     def _model_sources(self, node_id: str) -> list[str]:
@@ -584,7 +578,7 @@ class PromptWork:
             if current in self._models:
                 waiting.pop()
                 continue
-            own = loaded_by(self.graph.inputs(current))
+            own = self.graph.loaded_by(current)
             sources = [] if own is not None else self._model_sources(current)
             if own is None and not sources:  # a switch, for instance, whose inputs have names of their own
                 sources = list(self.graph.sources(current))
@@ -639,7 +633,9 @@ class DefaultSize(Protocol):
     @property
     def height(self) -> int: ...
     @property
-    def latent_frames(self) -> int: ...
+    def frames_ratio(self) -> int: ...
+    @property
+    def latent_frames(self) -> float: ...
     @property
     def seconds(self) -> float | None: ...
     @property
@@ -691,24 +687,16 @@ class Price:
     samplers: tuple[str, ...] = ()
 
 
-def price_of(
-    prompt: JsonObject, families: Mapping[ModelFile, PricedFamily], object_info: JsonObject | None = None
-) -> Price:
-    """Return the price of a prompt in ComfyUI's API form; UNIT_COST without a sampler.
-
-    `families` are those of its model files, `object_info` declares the classes of its nodes where it is known.
-    """
-    works = work_of(prompt, families, object_info)
+def price_of(work: PromptWork, families: Mapping[ModelFile, PricedFamily]) -> Price:
+    """Return the price of a prompt by the families of its model files; UNIT_COST without a sampler."""
+    works = sampler_works(work, families)
     models = dict.fromkeys(item.model for item in works if item.model and not item.has_family)
     samplers = dict.fromkeys(item.unknown_sampler for item in works if item.unknown_sampler)
     return Price(sum(item.cost for item in works) or UNIT_COST, tuple(models), tuple(samplers))
 
 
-def work_of(
-    prompt: JsonObject, families: Mapping[ModelFile, PricedFamily], object_info: JsonObject | None = None
-) -> tuple[SamplerWork, ...]:
+def sampler_works(work: PromptWork, families: Mapping[ModelFile, PricedFamily]) -> tuple[SamplerWork, ...]:
     """Return the work of each sampler of a prompt, as `price_of` takes it."""
-    work = PromptWork(prompt, object_info)
     return tuple(_work_of(work, sampling, families) for sampling in work.samplings)
 
 
@@ -742,7 +730,7 @@ def _sampled(size: Size, family: PricedFamily | None) -> tuple[float, float]:
     """
     default = None if family is None else family.default
     width, height = (UNIT_SIDE_PX, UNIT_SIDE_PX) if default is None else (default.width, default.height)
-    frames = 1.0 if default is None else float(default.latent_frames)
+    frames = 1.0 if default is None else default.latent_frames
     batch, is_items = min(size.batch, MAX_ITEMS), size.frames_from is not None and size.frames_from[1] == ITEM_FRAMES
     if size.seconds:
         usual = None if default is None else default.seconds
@@ -755,7 +743,8 @@ def _sampled(size: Size, family: PricedFamily | None) -> tuple[float, float]:
     if is_items:
         return sides[0] * sides[1], min(batch * size.frames, MAX_ITEMS)
     if size.is_counted:
-        frames = min(size.latent_frames, MAX_ITEMS)
+        frames_ratio = DEFAULT_FRAMES_RATIO if default is None else default.frames_ratio
+        frames = min(size.latent_frames(frames_ratio), MAX_ITEMS)
     return sides[0] * sides[1] * frames, batch
 
 

@@ -257,10 +257,10 @@ class Defaults:
     a network that sees the mask and the image around it. `guidance` is what the network itself is given, `shift` that
     of the noise levels; None: what stands in the network's own settings. Of a network that draws videos, `video_latent`
     is the node of its empty latent, `video_start` that of a video that begins with an image, each None where it draws
-    none such; `frames` and `frame_rate` (frames a second) are those of a video, `own_latent_frames` how many its latent
-    has where that is not one for each four frames. Of a network that makes audio,
-    `audio_latent` is the node of its empty latent, `audio_text` that of its prompt, `seconds` the length of audio,
-    `max_seconds` the longest it was trained with; `width` and `height` are those of an image of as many cells.
+    none such; `frames` and `frame_rate` (frames a second) are those of a video, and `frames_ratio` how many of them,
+    behind the first one, its VAE encodes as one latent frame. Of a network that makes audio, `audio_latent` is the node
+    of its empty latent, `audio_text` that of its prompt, `seconds` the length of audio, `max_seconds` the longest it
+    was trained with; `width` and `height` are those of an image of as many cells.
     `tflop` is the work of one pass of the full network over one item of these sizes, in 10^12 operations, as torch's
     FlopCounterMode counts it; `attention` the share of it that grows with the square of the number of cells, `billions`
     the number of that network's weights in 10^9. Both ends are checked by `tests/contract/graph/test_work_measured.py`.
@@ -283,7 +283,7 @@ class Defaults:
     video_start: str | None = None
     frames: int | None = None
     frame_rate: float | None = None
-    own_latent_frames: int | None = None
+    frames_ratio: int | None = None
     audio_latent: str | None = None
     audio_text: str | None = None
     seconds: float | None = None

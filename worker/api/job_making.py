@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from darkroom.contract.graph.work import Price, PromptWork, model_files_in
+from darkroom.contract.graph.work import Price, PromptWork
 from darkroom.contract.quality import DEFAULT_QUALITY, QualityName
 from darkroom.modifiers.modifier import ModificationsRejected
 from darkroom.modifiers.registry import ModifierUnusable, UnknownModifier
@@ -38,6 +38,7 @@ from darkroom.worker.prompts.workflows.overrides import Overridden
 from darkroom.worker.prompts.workflows.page_graph import is_page_format
 from darkroom.worker.settings.workload import Workload
 from darkroom.worker.storage.job import Credentials, Job, JobRequest, JobTimes, WebhookTarget
+from darkroom.worker.storage.progress import Progress, steps_of
 
 _RANDOM_BOUND = 2**32
 ENGINE_WAIT_SECONDS = 15.0  # of a caller, while an engine is being replaced
@@ -56,10 +57,14 @@ class JobName:
 
 @dataclass(frozen=True, slots=True)
 class CheckedPrompt:
-    """A prompt that may run, its price, warnings about its contents, and the values of its overrides."""
+    """A prompt that may run, its price, warnings about its contents, and the values of its overrides.
+
+    `steps` are those of its nodes that sample, by node id.
+    """
 
     prompt: Mapping[str, Any]
     price: Price
+    steps: Mapping[str, float]
     warnings: tuple[RequestWarning, ...] = ()
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
@@ -87,6 +92,7 @@ async def make_job(services: Services, parsed: ParsedRequest, name: JobName, dig
         cost=made.price.cost,
         request=request,
         prompt=made.prompt,
+        progress=Progress(made.steps),
         times=JobTimes(queued_at_ms=queued_at_ms),
         credentials=credentials,
         owner=name.owner,
@@ -266,7 +272,8 @@ async def _prompt_checked_by(
         if is_of_modifier:
             await services.prompt_rules.check_size(prompt)
         prompt = await off_loop(is_large, resolve, prompt, _draws(parsed, name))
-        await services.prompt_rules.check(prompt, object_info, is_of_modifier=is_of_modifier)
+        work = PromptWork(prompt, object_info)
+        await services.prompt_rules.check(work, is_of_modifier=is_of_modifier)
         check = partial(services.inputs.check, engine_checks_links=engine.has_check)
         await off_loop(is_large, check, prompt, object_info, credentials, parsed.files.keys())
         if parsed.files:
@@ -281,15 +288,17 @@ async def _prompt_checked_by(
         except RequestRejected as rejected:
             known = await engine.known_object_info()
             raise await services.models.explained(rejected, planned.prompt, known, page) from None
-        price = await price_of(services, prompt, engine, page if models else None)
         known = await engine.known_object_info()
         if known is not object_info:  # reloaded by the check: the policy applies to the new one too
-            await services.prompt_rules.check(prompt, known, is_of_modifier=is_of_modifier)
+            work = PromptWork(prompt, known)
+            await services.prompt_rules.check(work, is_of_modifier=is_of_modifier)
+        price = await price_of(services, work, engine, page if models else None)
         if planned.pending_files:
             prompt = await services.inputs.keep_inline(prompt, object_info, name.job_id)
         if name.counted_as and services.caller_rates.counts_pixel_steps:
-            work = await off_loop(is_large, PromptWork, prompt, known)
-            services.caller_rates.spend_pixel_steps(name.counted_as, work.pixel_steps)
+            pixel_steps = await off_loop(is_large, lambda: work.pixel_steps)
+            services.caller_rates.spend_pixel_steps(name.counted_as, pixel_steps)
+        steps = await off_loop(is_large, steps_of, work)
     except RequestRejected as rejected:
         raise _with_request_fields(services, parsed.input.modifier, overridden, rejected) from None
     except EngineAnswerInvalid:
@@ -303,7 +312,7 @@ async def _prompt_checked_by(
     warnings = await off_loop(is_large, _size_warnings, services, parsed.input.modifier, prompt, known)
     if engine.facts.families.last():  # an engine that tells no families prices everything as the default one
         warnings = (*warnings, *assumed_cost_warnings(price))
-    return CheckedPrompt(prompt, price, warnings, shown_values(overridden.values_in(prompt)))
+    return CheckedPrompt(prompt, price, steps, warnings, shown_values(overridden.values_in(prompt)))
 
 
 def shown_values(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -324,23 +333,22 @@ def _size_warnings(
     return tuple(warnings)
 
 
-async def price_of(
-    services: Services, prompt: JsonObject, engine: EngineClient, page: JsonObject | None = None
-) -> Price:
+async def price_of(services: Services, work: PromptWork, engine: EngineClient, page: JsonObject | None = None) -> Price:
     """Return the price of a prompt, by the families of the models it names. Raises EngineUnreachable.
 
     `page` is given where files will be fetched first: they count as those that the manifest or their names tell.
     """
-    is_large, priced = needs_thread(prompt), services.platform.price_of
+    graph, priced = work.graph, services.platform.price_of
     if services.platform.workload is not Workload.COMPUTED:
-        return priced(prompt, {})
-    files = await off_loop(is_large, model_files_in, prompt)
-    families, object_info = await engine.facts.known_families_of(files), await engine.known_object_info()
+        return priced(work, {})
+    is_large = needs_thread(graph.prompt)
+    files = await off_loop(is_large, lambda: graph.model_files)
+    families = await engine.facts.known_families_of(files)
     if page is not None and len(families) < len(files):
         known = await engine.facts.known_families()
-        needs = await off_loop(True, services.models.needs, uses_in_prompt(prompt), object_info, page)
+        needs = await off_loop(True, services.models.needs, uses_in_prompt(graph.prompt), graph.object_info, page)
         families = {**families_of_missing(files, needs, known), **families}
-    return await off_loop(is_large, priced, prompt, families, object_info)
+    return await off_loop(is_large, priced, work, families)
 
 
 async def _defaults(

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from darkroom.contract.graph.work import SamplerWork, model_files_in, operations_cost, work_of
+from darkroom.contract.graph.work import PromptWork, SamplerWork, operations_cost, sampler_works
 from darkroom.worker.api.body_sizes import takes_jobs
 from darkroom.worker.api.declared import refusals
 from darkroom.worker.api.replies.plan import Plan
@@ -128,12 +128,13 @@ async def _checked(
         names = [item.model.name for item in needs.missing]
         with _noting(problems):
             await engine.check(planned.prompt, (*planned.pending_files, *names))
+        work = PromptWork(prompt, await engine.known_object_info())
         with _noting(limits):
-            await services.prompt_rules.check(prompt, object_info)
+            await services.prompt_rules.check(work)
         inputs = missing_inputs(problems, prompt, object_info)
         problems = [item for item in problems if (item.node_id or "", item.field or "") not in inputs]
-        estimate = await _estimate(services, prompt, engine, needs, terms)
-        memory = await _memory(engine, prompt, object_info, needs, terms)
+        estimate = await _estimate(services, work, engine, needs, terms)
+        memory = await _memory(engine, work, needs, terms)
     models = services.models
     fetched = {item.entry.place for item in needs.missing if item.entry is not None and models.may_fetch(item)}
     return WorkflowPlan(
@@ -150,14 +151,12 @@ async def _checked(
     )
 
 
-async def _memory(
-    engine: EngineClient, prompt: JsonObject, object_info: JsonObject, needs: ModelNeeds, terms: _Terms
-) -> JsonObject | None:
+async def _memory(engine: EngineClient, work: PromptWork, needs: ModelNeeds, terms: _Terms) -> JsonObject | None:
     """Return the memory timeline of a prompt; None from an engine that is not ours, or is being restarted."""
     if not engine.has_check or engine.is_away:
         return None
-    is_large = needs_thread(prompt)
-    body = await off_loop(is_large, memory_request, prompt, object_info, needs, terms.vram_bytes)
+    is_large = needs_thread(work.graph.prompt)
+    body = await off_loop(is_large, memory_request, work, needs, terms.vram_bytes)
     try:
         status, answer = await engine.calls.ask("POST", ROUTE, body, timeout_seconds=MEMORY_SECONDS)
     except EngineUnreachable:
@@ -166,23 +165,22 @@ async def _memory(
 
 
 async def _estimate(
-    services: Services, prompt: JsonObject, engine: EngineClient, needs: ModelNeeds, terms: _Terms
+    services: Services, work: PromptWork, engine: EngineClient, needs: ModelNeeds, terms: _Terms
 ) -> RunEstimate:
     """Return the cost of a run, with its seconds where the pace of an engine is known. Raises EngineUnreachable.
 
     Files that are not here count as their families do. What is not known has no number: the work of a model of an
     unknown family, the pace of this worker before its first job or benchmark, another card than those of the table.
     """
-    is_large = needs_thread(prompt)
-    files = await off_loop(is_large, model_files_in, prompt)
+    is_large = needs_thread(work.graph.prompt)
+    files = await off_loop(is_large, lambda: work.graph.model_files)
     known, found = await engine.facts.known_families(), await engine.facts.known_families_of(files)
     families = {**families_of_missing(files, needs, known), **found}
-    object_info = await engine.known_object_info()
-    priced = await off_loop(is_large, services.platform.price_of, prompt, families, object_info)
-    works = await off_loop(is_large, work_of, prompt, families, object_info)
+    priced = await off_loop(is_large, services.platform.price_of, work, families)
+    works = await off_loop(is_large, sampler_works, work, families)
     cost = priced.cost
     wait = services.queue_info.wait_of_a_new_job() if terms.vram_bytes is None else 0.0
-    unknown = next((work for work in works if work.tflop is None), None) if known else None
+    unknown = next((item for item in works if item.tflop is None), None) if known else None
     if unknown is not None:
         return RunEstimate(None, None, round(wait, 2), None, _no_family(unknown))
     if priced.samplers:

@@ -16,6 +16,7 @@ from fastapi.responses import Response
 from starlette.requests import ClientDisconnect
 from structlog.contextvars import bind_contextvars
 
+from darkroom.contract.graph.work import PromptWork
 from darkroom.worker.api.callers import sender_of
 from darkroom.worker.api.job_making import JobName, build_prompt, make_job
 from darkroom.worker.api.multipart import Received, is_multipart, read_multipart
@@ -218,11 +219,12 @@ async def _repeated_id(services: Services, envelope: OpenedEnvelope | None, dige
 
 def _asked_cost(services: Services, parsed: ParsedRequest | None) -> float:
     """Return the cost that a refused request would have had, as far as its form allows an estimate."""
-    unknown = services.platform.price_of({}, {}).cost
+    unknown = services.platform.price_of(PromptWork({}), {}).cost
     if parsed is None or needs_thread(parsed.input.workflow_json):
         return unknown
     try:
-        return services.platform.price_of(build_prompt(services, parsed.input, ModifierDefaults()), {}).cost
+        work = PromptWork(build_prompt(services, parsed.input, ModifierDefaults()))
+        return services.platform.price_of(work, {}).cost
     except RequestRejected:
         return unknown
     except Exception:  # noqa: BLE001 - a user's modifier: its error has been reported; here only the estimate is lost

@@ -22,6 +22,7 @@ from darkroom.worker.app.job_events import JobEvents
 from darkroom.worker.app.metrics import build_metrics
 from darkroom.worker.app.platform import build_platform
 from darkroom.worker.app.readiness import build_readiness
+from darkroom.worker.app.recovered_jobs import read_again
 from darkroom.worker.app.services import Areas, build_services
 from darkroom.worker.app.storage import build_expiry, build_storage
 from darkroom.worker.concurrency.background_tasks import BackgroundTasks
@@ -42,7 +43,6 @@ from darkroom.worker.observe.tracer import build_tracer
 from darkroom.worker.qualification.phases import StartUpPhases
 from darkroom.worker.settings.platforms import VastTiming
 from darkroom.worker.settings.settings import Settings
-from darkroom.worker.settings.workload import Workload
 from darkroom.worker.storage.state_directory import StateDirectory
 
 log = structlog.get_logger("startup")
@@ -269,9 +269,8 @@ class Front:
 
     async def _go_on(self) -> None:
         platform, jobs = self._platform, list(self.store.jobs.values())
-        families = await self._families.of(jobs) if platform.workload is Workload.COMPUTED else {}
+        await read_again(jobs, self._fleet.pool.any_client, platform)
         for job in jobs:
-            job.cost = platform.price_of(job.prompt, families).cost
             platform.job_accepted(job, None)
         log.info("jobs recovered", count=self._jobs.pipeline.recover())
 

@@ -10,6 +10,7 @@ from darkroom.worker.app.integrations import build_broker
 from darkroom.worker.json.values import JsonObject
 from darkroom.worker.settings.broker import BrokerConfig
 from darkroom.worker.sources.intake import Intake
+from darkroom.worker.storage.job import Job
 
 
 def build_intake(config: BrokerConfig, services: Services, has_room: Callable[[], bool]) -> Intake | None:
@@ -32,6 +33,10 @@ def build_intake(config: BrokerConfig, services: Services, has_room: Callable[[]
             "wait_seconds": round(services.queue_info.wait_of_a_new_job(), 3),
         }
 
+    def models_of(job: Job) -> list[str]:
+        nodes = services.pool.any_client.facts.last_object_info
+        return [file.name for file in model_files_in(job.prompt, nodes)]
+
     return Intake(
         broker,
         config,
@@ -41,7 +46,7 @@ def build_intake(config: BrokerConfig, services: Services, has_room: Callable[[]
         refuse=lambda delivery, error: refuse_message(services, delivery, error),
         result_of=lambda job: message_result(services, job),
         has_room=has_room,
-        models_of=lambda job: [file.name for file in model_files_in(job.prompt)],
+        models_of=models_of,
         node_list=lambda: services.pool.any_client.known_object_info(),
         facts=routing_facts,
     )

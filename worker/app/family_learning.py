@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
 
-from darkroom.contract.graph.work import ModelFile, model_files_in
 from darkroom.modifiers.registry import ModifierRegistry
-from darkroom.worker.engines.families import Family
 from darkroom.worker.engines.pool import EnginePool
 from darkroom.worker.errors import EngineUnreachable
 from darkroom.worker.prompts.modifier_defaults import KINDS, checkpoints_of, find_all_defaults
-from darkroom.worker.storage.job import Job
 
 LEARN_SECONDS = 60.0  # between looks at the families of model files
 
@@ -42,11 +38,3 @@ class FamilyLearning:
                 await client.families.learn(KINDS)
                 checkpoints = checkpoints_of(await client.object_info())
                 await find_all_defaults(client, self._modifiers, checkpoints, self._modifiers.names())
-
-    async def of(self, jobs: Iterable[Job]) -> Mapping[ModelFile, Family]:
-        """Return the families of the models that jobs name; without an answer of the engine none are known."""
-        files = dict.fromkeys(file for job in jobs for file in model_files_in(job.prompt))
-        try:
-            return await self._pool.any_client.families.of(files)
-        except EngineUnreachable:
-            return {}

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from darkroom.contract.graph.work import UNIT_COST, ModelFile, Price, price_of
+from darkroom.contract.graph.work import UNIT_COST, ModelFile, Price, PromptWork, price_of
 from darkroom.worker.autoscaler.autoscaler import Autoscaler, Caller
 from darkroom.worker.autoscaler.envelope import Envelopes
 from darkroom.worker.engines.families import Family
-from darkroom.worker.json.values import JsonObject
 from darkroom.worker.settings.workload import Workload
 from darkroom.worker.storage.job import Job
 
@@ -34,13 +33,11 @@ class Platform:
     """True where every request comes through the platform, so that refusals are in its terms."""
     background: tuple[Background, ...] = ()
 
-    def price_of(
-        self, prompt: JsonObject, families: Mapping[ModelFile, Family], object_info: JsonObject | None = None
-    ) -> Price:
+    def price_of(self, work: PromptWork, families: Mapping[ModelFile, Family]) -> Price:
         """Return the price of a prompt, of the same cost for every prompt where the workload is not computed."""
         if self.workload is not Workload.COMPUTED:
             return Price(UNIT_COST if self.workload is Workload.STATIC else 1.0)
-        return price_of(prompt, families, object_info)
+        return price_of(work, families)
 
     def job_accepted(self, job: Job, caller: Caller | None) -> None:
         """Report an accepted job, also for a request that attached to a job, or to the stored result of one."""

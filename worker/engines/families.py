@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from darkroom.contract.graph.work import latent_frames_of
+from darkroom.contract.graph.work import DEFAULT_FRAMES_RATIO, latent_frames_of
 from darkroom.worker.json.values import JsonObject
 
 NETWORK_PARAMETERS: Final = (
@@ -24,7 +24,7 @@ NETWORK_PARAMETERS: Final = (
     "audio_latent",
     "max_seconds",
 )
-WORK_PARAMETERS: Final = ("attention", "tflop", "billions")
+WORK_PARAMETERS: Final = ("attention", "tflop", "billions", "frames_ratio")
 SAME_SIZE: Final = 0.1  # in the number of weights: variants of a network have a few more or fewer
 OTHER_SIZES: Final = (0.05, 50.0)  # of a family's networks, relative to its full one; others are made for tests
 GUIDED_PASSES: Final = 2
@@ -54,7 +54,7 @@ class ImageDefaults:
     video_start: str | None = None  # the node of a video that begins with an image
     frames: int | None = None  # of a video
     frame_rate: float | None = None  # frames a second
-    own_latent_frames: int | None = None  # of a video whose latent has other than one for each four frames
+    frames_ratio: int = DEFAULT_FRAMES_RATIO  # frames of a video, behind the first one, for each latent frame
     audio_latent: str | None = None  # the node of audio's empty latent
     seconds: float | None = None  # of audio
     max_seconds: float | None = None  # the longest audio that its networks were trained with
@@ -69,9 +69,9 @@ class ImageDefaults:
         return {name: value for name, value in found.items() if value is not None}
 
     @property
-    def latent_frames(self) -> int:
+    def latent_frames(self) -> float:
         """Latent frames of a video, 1 for images."""
-        return self.own_latent_frames or latent_frames_of(self.frames or 1)
+        return latent_frames_of(self.frames or 1, self.frames_ratio)
 
     @property
     def work(self) -> float:
@@ -176,7 +176,7 @@ def _read_defaults(described: Any) -> ImageDefaults | None:
             video_start=_text(described.get("video_start")),
             frames=_count(described.get("frames")),
             frame_rate=_number(described.get("frame_rate")),
-            own_latent_frames=_count(described.get("own_latent_frames")),
+            frames_ratio=_count(described.get("frames_ratio")) or DEFAULT_FRAMES_RATIO,
             audio_latent=_text(described.get("audio_latent")),
             seconds=_number(described.get("seconds")),
             max_seconds=_number(described.get("max_seconds")),

@@ -1,6 +1,6 @@
 """Folders in which an engine looks for a model, added to the problem of a model that is not there. Pure.
 
-An engine of ours declares the kind of folder of an input's files; elsewhere it is known by the input's name.
+The kind of folder of an input's files is what `contract/graph/model_inputs.py` reads or guesses.
 """
 
 from __future__ import annotations
@@ -10,16 +10,11 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from darkroom.contract.graph.facts import Facts
-from darkroom.contract.graph.work import FOLDER_OF_INPUT
+from darkroom.contract.graph.model_inputs import ModelInputs
 from darkroom.worker.engines.choices import NOT_IN_LIST
 from darkroom.worker.errors import Problem
 
 MODELS = "models"
-
-KIND_OF_LATER_INPUT: Mapping[tuple[str, str], str] = {
-    ("LatentUpscaleModelLoader", "model_name"): "latent_upscale_models",
-}
-"""Kinds of inputs of later ComfyUI's classes, whose name alone is ambiguous."""
 
 SAME_FILES: Mapping[str, tuple[str, ...]] = {
     "diffusion_models": ("diffusion_models", "unet"),
@@ -49,13 +44,14 @@ def _texts(value: object) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else []
 
 
-def kinds_of_input(facts: Facts, class_type: str, input_name: str) -> tuple[str, ...]:
+def kinds_of_input(model_inputs: ModelInputs, class_type: str, input_name: str) -> tuple[str, ...]:
     """Return the folders below `models/` of the files that an input names; empty where they are not known.
 
-    >>> kinds_of_input(Facts(), "Loader", "unet_name"), kinds_of_input(Facts(), "Loader", "seed")
+    >>> found = ModelInputs(Facts())
+    >>> kinds_of_input(found, "Loader", "unet_name"), kinds_of_input(found, "Loader", "seed")
     (('diffusion_models', 'unet'), ())
     """
-    kind = _kind_of_input(facts, class_type, input_name)
+    kind = model_inputs.folders_of(class_type).get(input_name)
     if kind is None and input_name.startswith("lora_name"):  # of nodes that take several
         kind = "loras"
     return () if kind is None else SAME_FILES.get(kind, (kind,))
@@ -93,9 +89,4 @@ def _kind_of(problem: Problem, kinds: Kinds) -> str | None:
     kind = kinds.get((problem.node_id or "", problem.field or ""))
     if kind is not None or kinds:
         return kind
-    return _kind_of_input(Facts(), problem.class_type or "", problem.field or "")
-
-
-def _kind_of_input(facts: Facts, class_type: str, input_name: str) -> str | None:
-    declared = facts.of(class_type).models.get(input_name)
-    return declared or KIND_OF_LATER_INPUT.get((class_type, input_name)) or FOLDER_OF_INPUT.get(input_name)
+    return ModelInputs(Facts()).folders_of(problem.class_type or "").get(problem.field or "")

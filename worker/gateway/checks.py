@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from darkroom.contract.graph.work import PromptWork
 from darkroom.modifiers.modifier import ModificationsRejected
 from darkroom.modifiers.registry import ModifierRegistry, ModifierUnusable, UnknownModifier
 from darkroom.worker.api.asset_references import fields_with_assets
@@ -35,30 +36,30 @@ async def check_request(
     rules: PromptRules,
     *,
     fetches_models: bool = False,
-) -> JsonObject:
+) -> PromptWork:
     """Return the prompt of a request. Raises RequestRejected with every problem that every worker would find.
 
-    A workflow is accepted if the node list of one worker accepts it, and where no list is known. `fetches_models`:
-    workers fetch model files that they lack, so that their names are no problem.
+    A workflow is accepted if the node list of one worker accepts it, and where no list is known; its work is read by
+    that list. `fetches_models`: workers fetch model files that they lack, so that their names are no problem.
     """
     elsewhere = list(_things_of_one_worker(given))
     if elsewhere:
         raise RequestRejected(elsewhere)
     if given.modifier:
-        return _built(given, modifiers)
+        return PromptWork(_built(given, modifiers), next(iter(node_lists), None))
     await rules.check_size(given.workflow_json)
     refused: RequestRejected | None = None
     for object_info in node_lists:
         try:
-            prompt = await _check_workflow(given, object_info, rules, fetches_models=fetches_models)
+            work = await _check_workflow(given, object_info, rules, fetches_models=fetches_models)
         except RequestRejected as error:
             if refused is None or len(error.problems) < len(refused.problems):
                 refused = error
         else:
-            return prompt
+            return work
     if refused is not None:
         raise refused
-    return given.workflow_json
+    return PromptWork(given.workflow_json)
 
 
 def _built(given: GenerateInput, modifiers: ModifierRegistry) -> JsonObject:
@@ -89,11 +90,12 @@ def _things_of_one_worker(given: GenerateInput) -> Iterator[Problem]:
 
 async def _check_workflow(
     given: GenerateInput, object_info: JsonObject, rules: PromptRules, *, fetches_models: bool
-) -> JsonObject:
+) -> PromptWork:
     overridden = await with_overrides(
         given.workflow_json, given.overrides, object_info, rules, inputs=given.inputs or None
     )
-    await rules.check(overridden.prompt, object_info)
+    work = PromptWork(overridden.prompt, object_info)
+    await rules.check(work)
     found = await asyncio.to_thread(_found, overridden.prompt, object_info, fetches_models=fetches_models)
     if found.listed:
         refused = await asyncio.to_thread(_explained, overridden.prompt, object_info, found)
@@ -102,7 +104,7 @@ async def _check_workflow(
             for problem in refused.problems
         ]
         raise RequestRejected(named, refused.summary, refused.num_unlisted)
-    return overridden.prompt
+    return work
 
 
 def _explained(prompt: JsonObject, object_info: JsonObject, found: FoundProblems) -> RequestRejected:

@@ -1,7 +1,7 @@
 """Placing: what a request needs and what workers have announced, put to the routing, and its answer as a stream. Pure.
 
-Costs of prompts are those of `contract/graph/work.py`, at the price of the default family: a gateway knows the
-family of no model file.
+Costs of prompts are those of `contract/graph/work.py`, by the node list of a worker where one is known, and at the
+price of the default family: a gateway knows the family of no model file.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from darkroom.contract.graph.work import model_files_in, price_of
+from darkroom.contract.graph.work import PromptWork, price_of
 from darkroom.worker.api.schemas import GenerateInput
 from darkroom.worker.errors import Problem, RequestRejected
 from darkroom.worker.gateway.routing import Need, Offer, Refusal, choose
@@ -29,15 +29,15 @@ class Placement:
     priority: int
 
 
-def placed(given: GenerateInput, prompt: JsonObject, entries: Iterable[JsonObject], num_queued: int = 0) -> Placement:
+def placed(given: GenerateInput, work: PromptWork, entries: Iterable[JsonObject], num_queued: int = 0) -> Placement:
     """Return the stream that a request goes to, where `num_queued` jobs are at the broker.
 
     It is the model's where the chosen worker has used it last: workers prefer the streams of such models. A deadline
     that the jobs before it would make it miss gives it the priority by which it goes before them. Raises
     RequestRejected for a deadline or a budget that no worker keeps; while no worker's speed is known all are accepted.
     """
-    models = [file.name for file in model_files_in(prompt)]
-    need = Need(price_of(prompt, {}).cost, models, given.deadline, given.max_cost)
+    models = [file.name for file in work.graph.model_files]
+    need = Need(price_of(work, {}).cost, models, given.deadline, given.max_cost)
     offers = [offer_of(entry) for entry in entries]
     chosen = choose(need, offers)
     if isinstance(chosen, Refusal):

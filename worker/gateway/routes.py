@@ -240,7 +240,7 @@ async def _submitted(request: Request) -> Job:
         body = _without_envelope(await services.bodies.parse(content), request)
         parsed = await off_loop(True, _parsed, body, request)
     services.limits.check(parsed.input)
-    prompt = await check_request(
+    work = await check_request(
         parsed.input,
         services.modifiers,
         await gateway.fleet.node_lists(),
@@ -248,7 +248,7 @@ async def _submitted(request: Request) -> Job:
         fetches_models=services.fetches_models,
     )
     num_queued = 0 if parsed.input.deadline is None else await gateway.num_queued()
-    place = await asyncio.to_thread(placed, parsed.input, prompt, await gateway.fleet.entries(), num_queued)
+    place = await asyncio.to_thread(placed, parsed.input, work, await gateway.fleet.entries(), num_queued)
     digest = await asyncio.to_thread(body_hash, parsed.raw, parsed.wants_base64, False, is_large=True)
     named = parsed.input.request_id or request.headers.get("idempotency-key", "")
     asked_id = clean_id(named) if named else fresh_id()

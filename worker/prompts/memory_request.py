@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from darkroom.contract.graph.work import PromptWork
-from darkroom.worker.json.values import JsonObject
 from darkroom.worker.prompts.model_needs import ModelNeeds
 
 ROUTE: Final = "/api/v1/memory_plan"
@@ -14,9 +13,7 @@ FOLDERS: Final[Mapping[str, str]] = {"unet": "diffusion_models", "clip": "text_e
 """Older names of folders of model files."""
 
 
-def memory_request(
-    prompt: JsonObject, object_info: JsonObject, needs: ModelNeeds, vram_bytes: int | None
-) -> dict[str, object]:
+def memory_request(work: PromptWork, needs: ModelNeeds, vram_bytes: int | None) -> dict[str, object]:
     """Return the body for an engine's memory plan; `vram_bytes` None: of its own device."""
     missing = {
         f"{FOLDERS.get(item.entry.kind, item.entry.kind)}/{item.model.name}": {
@@ -26,6 +23,5 @@ def memory_request(
         for item in needs.missing
         if item.entry is not None
     }
-    sizes = PromptWork(prompt, object_info).sizes
-    pixels = {node_id: int(size.sampled_pixels) for node_id, size in sizes.items() if size.pixels is not None}
-    return {"prompt": prompt, "vram_bytes": vram_bytes, "missing": missing, "pixels": pixels}
+    pixels = {node_id: int(size.sampled_pixels) for node_id, size in work.sizes.items() if size.pixels is not None}
+    return {"prompt": work.graph.prompt, "vram_bytes": vram_bytes, "missing": missing, "pixels": pixels}

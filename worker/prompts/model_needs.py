@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from darkroom.contract.graph.facts import Facts
+from darkroom.contract.graph.model_inputs import ModelInputs
 from darkroom.worker.engines.choices import choices_in
 from darkroom.worker.engines.model_folders import kinds_of_input
 from darkroom.worker.json.values import JsonObject
@@ -81,11 +82,11 @@ class _Hint:
 
 
 def _named_models(uses: Sequence[NodeUse], object_info: JsonObject) -> Iterator[NamedModel]:
-    lookup, facts = choices_in(object_info), Facts(object_info)
+    lookup, model_inputs = choices_in(object_info), ModelInputs(Facts(object_info), object_info)
     for use in uses:
         is_known = use.class_type in object_info
         for name, value in use.values.items():
-            file_name, kinds = _file_in(facts, use.class_type, name, value)
+            file_name, kinds = _file_in(model_inputs, use.class_type, name, value)
             if not file_name:
                 continue
             choices = lookup(use.class_type, name) if is_known else None
@@ -95,9 +96,9 @@ def _named_models(uses: Sequence[NodeUse], object_info: JsonObject) -> Iterator[
             yield NamedModel(use.id, use.class_type, name, file_name, kinds, is_here)
 
 
-def _file_in(facts: Facts, class_type: str, input_name: str, value: object) -> tuple[str, tuple[str, ...]]:
+def _file_in(model_inputs: ModelInputs, class_type: str, input_name: str, value: object) -> tuple[str, tuple[str, ...]]:
     """Return the model file that an input names, and its kinds; no name without one."""
-    kinds = kinds_of_input(facts, class_type, input_name)
+    kinds = kinds_of_input(model_inputs, class_type, input_name)
     if isinstance(value, Mapping):  # a row of a list of LoRAs
         value, kinds = (value.get("lora") if value.get("on", True) else None), ("loras",)
     if not isinstance(value, str) or len(value) > MAX_NAME_LENGTH or "\n" in value:

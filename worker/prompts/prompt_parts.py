@@ -33,9 +33,6 @@ PACKS: Final = "custom_nodes"
 
 BATCH_NUMBER: Final = "%batch_num%"
 
-QUEUEING: Final = frozenset({"VHS_BatchManager"})
-"""Classes that count all outputs of a prompt, and queue it again when these are done."""
-
 
 @dataclass(frozen=True, slots=True)
 class PromptPart:
@@ -64,7 +61,7 @@ def split_prompt(prompt: JsonObject, object_info: JsonObject, max_parts: int, *,
     graph = _Graph(prompt, object_info)
     work = PromptWork(prompt, object_info)
     costs = {item.node_id: (item.steps or 0.0) * item.size.sampled_pixels for item in work.samplings}
-    batches = next((node_id for node_id in prompt if graph.class_of(node_id) in QUEUEING), None)
+    batches = next((node_id for node_id in prompt if graph.facts_of(node_id).queues_again), None)
     if batches is not None:
         return PromptSplit(reason=f"node {batches} goes on in prompts of its own")
     targets = [node_id for node_id in prompt if graph.is_output(node_id)]

@@ -41,16 +41,16 @@ class PromptRules:
         if problem is not None:
             raise RequestRejected([problem])
 
-    async def check(self, prompt: JsonObject, object_info: JsonObject, *, is_of_modifier: bool = False) -> None:
-        """Raise RequestRejected with every node that a rule forbids, and every value over a limit."""
+    async def check(self, work: PromptWork, *, is_of_modifier: bool = False) -> None:
+        """Raise RequestRejected with every node of a prompt that a rule forbids, and every value over a limit."""
         if self._policy.is_active or self._limits.bounds_work:
-            is_large = needs_thread(prompt)
-            await off_loop(is_large, self._check_now, prompt, object_info, is_of_modifier)
+            is_large = needs_thread(work.graph.prompt)
+            await off_loop(is_large, self._check_now, work, is_of_modifier)
 
-    def _check_now(self, prompt: JsonObject, object_info: JsonObject, is_of_modifier: bool) -> None:
-        forbidden = self._policy.find_problems(prompt, object_info, is_trusted=is_of_modifier)
-        limits = self._limits
-        over = find_limit_problems(PromptWork(prompt, object_info), limits) if limits.bounds_work else ()
+    def _check_now(self, work: PromptWork, is_of_modifier: bool) -> None:
+        graph, limits = work.graph, self._limits
+        forbidden = self._policy.find_problems(graph.prompt, graph.object_info, is_trusted=is_of_modifier)
+        over = find_limit_problems(work, limits) if limits.bounds_work else ()
         problems = chain(forbidden, over)
         listed = list(islice(problems, MAX_PROBLEMS))
         if listed:

@@ -57,7 +57,7 @@ async def read_facts(engine: EngineClient, models: Path) -> EngineFacts:
         address=None if probed else engine.url,
         families=families,
         checkpoints=await _checkpoints(engine, families, checkpoints_of(info), models / "checkpoints"),
-        has_random_checkpoint=bool(families) and any(facts.of(name).has_random_weights for name in info),
+        has_random_checkpoint=bool(families) and any(facts.of(name).random_family for name in info),
         has_probe=bool(probed),
         versions={
             "engine": f"darkroom {probed['darkroom'] or 'from source'}" if probed else foreign_version(system),

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from darkroom.contract.graph.work import model_files_in, price_of
+from darkroom.contract.graph.work import PromptWork, price_of
 from darkroom.modifiers.registry import ModifierRegistry
 from darkroom.worker.engines.address import UNIX_PREFIX
 from darkroom.worker.engines.client.client import EngineClient
@@ -215,9 +215,10 @@ class Qualifier:
                 has_random_checkpoint=facts.has_random_checkpoint,
                 family=measured_family(self._config.family, facts.families),
             )
-        families = await engine.families.of(model_files_in(own.workflow))
+        work = PromptWork(own.workflow, await engine.object_info())
+        families = await engine.families.of(work.graph.model_files)
         workflow = dict(await self._fetch_inputs(own.workflow, engine))
-        cost = price_of(own.workflow, families, await engine.object_info()).cost
+        cost = price_of(work, families).cost
         fetched = own.model_copy(update={"workflow": workflow, "workload": cost})
         await engine.check(fetched.prompt("a photograph", self._rng))
         return fetched

@@ -6,7 +6,7 @@ decreases, neither when a node is shorter than expected nor when the job is run 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from darkroom.contract.graph.work import MAX_STEPS, PromptWork
@@ -15,18 +15,22 @@ from darkroom.worker.json.values import JsonObject, object_at
 
 @dataclass(slots=True)
 class Progress:
-    """The progress of a run. `percent` is of the whole run, 0 to 100; `value` of `maximum` is of the running node."""
+    """The progress of a run. `percent` is of the whole run, 0 to 100; `value` of `maximum` is of the running node.
 
+    `steps` are those of the prompt's nodes that sample, as they were read when the job was made; None: not yet read.
+    """
+
+    steps: Mapping[str, float] | None = None
     percent: float = 0.0
     node_id: str | None = None
     node_class: str | None = None
     value: float = 0
     maximum: float = 0
-    _work: dict[str, float] = field(default_factory=dict)
-    _open: set[str] = field(default_factory=set)
-    _classes: dict[str, str] = field(default_factory=dict)
-    _total: float = 0
-    _done: float = 0
+    _work: dict[str, float] = field(default_factory=dict, init=False)
+    _open: set[str] = field(default_factory=set, init=False)
+    _classes: dict[str, str] = field(default_factory=dict, init=False)
+    _total: float = field(default=0, init=False)
+    _done: float = field(default=0, init=False)
 
     @property
     def num_nodes(self) -> int:
@@ -40,7 +44,7 @@ class Progress:
         """Begin the run of a prompt. No effect if it has already begun."""
         if self._work:
             return
-        self._work = units_of(prompt)
+        self._work = units_of(prompt, steps_of(PromptWork(prompt)) if self.steps is None else self.steps)
         self._classes = {node_id: str(object_at(node).get("class_type", "")) for node_id, node in prompt.items()}
         self._open = set(self._work)
         self._total = sum(self._work.values()) or 1.0
@@ -101,7 +105,11 @@ class Progress:
         self.percent = max(self.percent, min(100.0, 100.0 * (self._done + in_node) / (self._total or 1.0)))
 
 
-def units_of(prompt: JsonObject) -> dict[str, float]:
+def steps_of(work: PromptWork) -> dict[str, float]:
+    """Return the steps of the nodes of a prompt that sample, by node id; 0 where they are unknown."""
+    return {item.node_id: item.steps or 0.0 for item in work.samplings}
+
+
+def units_of(prompt: JsonObject, steps: Mapping[str, float]) -> dict[str, float]:
     """Return the units of work by node id: one, and another for each step of a node that samples."""
-    steps = {item.node_id: item.steps or 0.0 for item in PromptWork(prompt).samplings}
     return {node_id: 1.0 + min(max(steps.get(node_id, 0.0), 0.0), MAX_STEPS) for node_id in prompt}

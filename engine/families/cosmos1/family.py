@@ -32,7 +32,7 @@ VARIANTS = {16: "", 17: "image"}  # by the channels that the network sees
 DEFAULT = Defaults(
     width=1280, height=704, steps=20, cfg=6.5, sampler_name="res_multistep", scheduler="karras",
     tflop=2200.0, attention=0.66, billions=7.236,
-    video_latent="EmptyCosmosLatentVideo", frames=121, frame_rate=24.0,
+    video_latent="EmptyCosmosLatentVideo", frames=121, frame_rate=24.0, frames_ratio=8,
 )  # fmt: skip
 EDGES = ("pos_embedder.", "extra_pos_embedder.", "x_embedder.", "t_embedder.", "affline_norm.")
 

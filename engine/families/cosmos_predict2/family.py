@@ -83,7 +83,7 @@ FAMILY = ModelFamily(
         "video": replace(
             DEFAULT, width=848, height=480,
             tflop=462.0, attention=0.72, video_start="CosmosPredict2ImageToVideoLatent", frames=93,
-            frame_rate=16.0,
+            frame_rate=16.0, frames_ratio=4,
         )
     },
     comfyui=ComfyUiNames(

@@ -35,7 +35,7 @@ FLOW = Parameterisation(flow_of, {"shift": 7.0})
 DEFAULT = Defaults(
     width=848, height=480, steps=20, cfg=1.0, scheduler="simple",
     tflop=1100.0, attention=0.61, billions=12.821, video_latent="EmptyHunyuanLatentVideo",
-    frames=73, frame_rate=24.0,
+    frames=73, frame_rate=24.0, frames_ratio=4,
 )  # fmt: skip
 
 

@@ -80,7 +80,7 @@ FAMILY = ModelFamily(
     default=Defaults(
         width=768, height=512, steps=20, cfg=3.0, scheduler="simple",
         tflop=22.6, attention=0.25, billions=1.923, video_latent="EmptyLTXVLatentVideo",
-        video_start="LTXVImgToVideo", frames=97, frame_rate=25.0,
+        video_start="LTXVImgToVideo", frames=97, frame_rate=25.0, frames_ratio=8,
     ),
     nodes=(
         "CheckpointLoaderSimple", "CLIPLoader", "CLIPTextEncode", "LTXVConditioning", "EmptyLTXVLatentVideo",

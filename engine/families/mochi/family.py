@@ -44,7 +44,7 @@ FAMILY = ModelFamily(
     ),
     default=Defaults(
         width=848, height=480, steps=30, cfg=4.5, scheduler="simple", tflop=198.0, attention=0.37, billions=10.028,
-        video_latent="EmptyMochiLatentVideo", frames=37, frame_rate=24.0,
+        video_latent="EmptyMochiLatentVideo", frames=37, frame_rate=24.0, frames_ratio=6,
     ),
     nodes=("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyMochiLatentVideo", "KSampler", "VAEDecode"),
     memory_usage_factor=2.0,

@@ -57,7 +57,7 @@ unet_config = partial(
 
 DEFAULT = Defaults(
     width=1024, height=576, steps=20, cfg=2.5, scheduler="karras", tflop=72.9, billions=1.525,
-    frames=14, frame_rate=6.0, own_latent_frames=14,
+    frames=14, frame_rate=6.0, frames_ratio=1,
 )  # fmt: skip
 FAMILY = ModelFamily(
     name="svd",

@@ -39,7 +39,7 @@ from darkroom.engine.families.wan.video_denoiser import VideoDenoiser
 DEFAULT = Defaults(
     width=832, height=480, steps=30, cfg=6.0, sampler_name="uni_pc", scheduler="simple",
     tflop=281.0, attention=0.7, billions=1.419,
-    video_latent="EmptyHunyuanLatentVideo", frames=81, frame_rate=16.0,
+    video_latent="EmptyHunyuanLatentVideo", frames=81, frame_rate=16.0, frames_ratio=4,
 )  # fmt: skip
 FLOW = Parameterisation(flow_of, {"shift": 8.0})
 MERGED_BLOCKS = (

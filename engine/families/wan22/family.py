@@ -49,7 +49,8 @@ FAMILY = ModelFamily(
     default=Defaults(
         width=1280, height=704, steps=20, cfg=5.0, sampler_name="uni_pc", scheduler="simple",
         tflop=514.0, attention=0.53, billions=5.0,
-        video_latent="Wan22ImageToVideoLatent", video_start="Wan22ImageToVideoLatent", frames=121, frame_rate=24.0,
+        video_latent="Wan22ImageToVideoLatent", video_start="Wan22ImageToVideoLatent",
+        frames=121, frame_rate=24.0, frames_ratio=4,
     ),
     nodes=(
         "UNETLoader", "CLIPLoader", "VAELoader", "ModelSamplingSD3", "CLIPTextEncode", "Wan22ImageToVideoLatent",

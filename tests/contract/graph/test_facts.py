@@ -64,8 +64,10 @@ def test_an_engine_that_reports_facts_is_believed() -> None:
     facts = Facts(info)
     assert facts.of("SaveTwice").saves == "first"
     assert facts.sampler("own") == SamplerFacts(4, False)
-    assert facts.sampler("heun") == SamplerFacts(2, True)
     assert facts.sampler("of_a_pack") is None
+    assert facts.sampler("heun") is None, "the engine says what its samplers are, and has none of that name"
+    assert Facts({"Pick": {FACTS_KEY: {"samplers": {"heun": [3, False]}}}}).sampler("heun") == SamplerFacts(3, False)
+    assert Facts({"KSampler": {"python_module": "nodes"}}).sampler("heun") == SamplerFacts(2, True)
 
 
 def test_comfyuis_own_classes_are_known_where_an_engine_reports_none() -> None:

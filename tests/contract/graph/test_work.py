@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from darkroom.contract.graph.work import ModelFile, PromptGraph, price_of, work_of
+from darkroom.contract.graph.work import ModelFile, PromptGraph, PromptWork, price_of, sampler_works
 from darkroom.engine.families import registry
 from darkroom.worker.engines.families import Family, ImageDefaults, read_families
 from tests.worker.engines.test_families import LARGE
 
 
 def cost_of(prompt: dict[str, Any], families: Mapping[ModelFile, Family] | None = None) -> float:
-    return price_of(prompt, families or {}).cost
+    return price_of(PromptWork(prompt), families or {}).cost
 
 
 def node(class_type: str, **inputs: Any) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def test_the_parts_of_a_split_schedule_cost_what_the_whole_does() -> None:
         "5": node("SamplerCustom", cfg=7.0, sampler=["9", 0], sigmas=["3", 1], latent_image=["4", 0]),
         "9": node("KSamplerSelect", sampler_name="euler"),
     }
-    assert [item.num_calls for item in work_of(prompt, {})] == [8, 12]
+    assert [item.num_calls for item in sampler_works(PromptWork(prompt), {})] == [8, 12]
     assert cost_of(prompt) == pytest.approx(100)
 
 
@@ -126,17 +126,17 @@ def test_what_was_assumed_for_a_cost_is_named() -> None:
     prompt = text_to_image(model=["1", 0], sampler_name="of_a_pack") | {
         "1": node("CheckpointLoaderSimple", ckpt_name="large.safetensors")
     }
-    assumed = price_of(prompt, {})
+    assumed = price_of(PromptWork(prompt), {})
     assert (assumed.models, assumed.samplers) == (("large.safetensors",), ("of_a_pack",))
     assert assumed.cost == pytest.approx(100)
     prompt["3"]["inputs"]["sampler_name"] = "heun"
-    known = price_of(prompt, {ModelFile("checkpoints", "large.safetensors"): LARGE})
+    known = price_of(PromptWork(prompt), {ModelFile("checkpoints", "large.safetensors"): LARGE})
     assert (known.models, known.samplers) == ((), ())
-    assert work_of(prompt, {})[0].unknown_sampler == ""
+    assert sampler_works(PromptWork(prompt), {})[0].unknown_sampler == ""
 
 
 def test_a_sampler_that_decides_itself_is_of_unknown_cost() -> None:
-    assert price_of(text_to_image(sampler_name="dpm_adaptive"), {}).samplers == ("dpm_adaptive",)
+    assert price_of(PromptWork(text_to_image(sampler_name="dpm_adaptive")), {}).samplers == ("dpm_adaptive",)
 
 
 def test_a_node_that_stands_for_a_sampler_says_which() -> None:
@@ -339,7 +339,7 @@ def test_a_model_is_followed_through_a_switch() -> None:
         "24": node("PrimitiveBoolean", value=True),
     }
     assert cost_of(prompt, families=families) == pytest.approx(100 * LARGE.pixel_cost)
-    assert work_of(prompt, families)[0].model == "large.safetensors"
+    assert sampler_works(PromptWork(prompt), families)[0].model == "large.safetensors"
 
 
 def test_a_sampler_without_a_model_does_not_take_that_of_its_text() -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from darkroom.contract.graph.work import ModelFile, price_of
+from darkroom.contract.graph.work import ModelFile, PromptWork, price_of
 from darkroom.engine.families import registry
 from darkroom.worker.engines.families import Family, read_families
 
@@ -78,7 +78,7 @@ def estimated_work(name: str, families: dict[ModelFile, Family], size: Size) -> 
             "inputs": {"model": ["1", 0], "latent_image": ["2", 0], "steps": 1, "cfg": 1.0},
         },
     }
-    return price_of(prompt, families).cost
+    return price_of(PromptWork(prompt), families).cost
 
 
 FAST = "wan"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from darkroom.contract.graph.work import PromptWork
 from darkroom.engine.families import registry
 from darkroom.worker.api.job_making import price_of
 from darkroom.worker.cli.plan import plan_lines
@@ -176,8 +177,9 @@ async def test_a_job_that_brings_its_model_costs_what_the_plan_says(front: Runni
     services = front.front.services
     engine = services.pool.clients_serving[0]
     planned = (await plan_of(front, workflow))["estimate"]["load_units"]
-    assert (await price_of(services, workflow, engine, {})).cost == pytest.approx(planned, rel=0.01)
-    assert planned > 4 * (await price_of(services, workflow, engine)).cost
+    work = PromptWork(workflow, await engine.known_object_info())
+    assert (await price_of(services, work, engine, {})).cost == pytest.approx(planned, rel=0.01)
+    assert planned > 4 * (await price_of(services, work, engine)).cost
 
 
 NAMES = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from darkroom.contract.graph.work import ModelFile, work_of
+from darkroom.contract.graph.work import ModelFile, PromptWork, sampler_works
 from darkroom.engine.families import registry
 from darkroom.worker.engines.families import Family, read_families
 from darkroom.worker.prompts.cards import CARDS, card_named, seconds_on
@@ -42,7 +42,7 @@ def prompt_of(run: dict[str, Any]) -> dict[str, Any]:
 def test_the_estimate_is_within_a_factor_of_two_of_what_was_published(run: dict[str, Any]) -> None:
     billions = run.get("billions")
     family = families()[run["family"]].of_size(None if billions is None else billions * 1e9)
-    works = work_of(prompt_of(run), {ModelFile("diffusion_models", "it.safetensors"): family})
+    works = sampler_works(PromptWork(prompt_of(run)), {ModelFile("diffusion_models", "it.safetensors"): family})
     card = card_named(run["card"])
     assert card is not None
     seconds = seconds_on(card, works)
@@ -56,7 +56,7 @@ def test_ten_pairs_of_card_and_model_are_checked_each_with_its_source() -> None:
 
 
 def test_a_model_of_unknown_family_has_no_seconds() -> None:
-    works = work_of(prompt_of(RUNS[0]), {})
+    works = sampler_works(PromptWork(prompt_of(RUNS[0])), {})
     assert [(work.tflop, work.model) for work in works] == [(None, "it.safetensors")]
     with pytest.raises(ValueError, match="3"):
         seconds_on(CARDS["h100"], works)
@@ -67,7 +67,7 @@ def test_every_family_takes_longer_on_a_smaller_card() -> None:
         shown = {"1": {"class_type": "KSampler", "inputs": {"latent_image": ["2", 0], "model": ["3", 0], "steps": 8}}}
         shown |= {"2": {"class_type": "Odd", "inputs": {}}}
         shown |= {"3": {"class_type": "UNETLoader", "inputs": {"unet_name": "it.safetensors"}}}
-        works = work_of(shown, {ModelFile("diffusion_models", "it.safetensors"): family})
+        works = sampler_works(PromptWork(shown), {ModelFile("diffusion_models", "it.safetensors"): family})
         slow, fast, fastest = (seconds_on(CARDS[name], works) for name in ("rtx3060", "rtx4090", "b200"))
         assert slow > fast > fastest > 0, family.name
 

@@ -18,10 +18,9 @@ from darkroom.engine.formats.unfilled import unfilled
 
 NUM_WORDS: Final = 256
 TOLERANCE: Final = 0.1
-CELLS_PX: Final = {  # of the latent: pixels a side, frames; 8 and 4 for the others
-    "ltx_video": (32, 8), "wan22": (16, 4), "mochi": (8, 6), "cosmos1": (8, 8), "cascade": (42, 4),
-    "hunyuan_image": (32, 4), "hunyuan_image_refiner": (16, 4), "flux2": (16, 4), "chroma_radiance": (1, 4),
-    "qwen_image21": (16, 4),
+CELL_PX: Final = {  # of the latent: pixels a side; 8 for the others
+    "ltx_video": 32, "wan22": 16, "cascade": 42, "hunyuan_image": 32, "hunyuan_image_refiner": 16, "flux2": 16,
+    "chroma_radiance": 1, "qwen_image21": 16,
 }  # fmt: skip
 WITH_FRAMES: Final = frozenset({
     "hunyuan_video", "wan", "wan22", "ltx_video", "mochi", "cosmos1", "cosmos_predict2", "qwen_image", "krea2",
@@ -43,12 +42,12 @@ SLOW_TO_COUNT: Final = "hidream"  # its experts choose tokens, which shapes alon
 def latent_of(family: ModelFamily) -> tuple[int, ...]:
     if family.name in LATENTS:
         return LATENTS[family.name]
-    default, (side_px, frames) = family.default, CELLS_PX.get(family.name, (8, 4))
+    default, side_px = family.default, CELL_PX.get(family.name, 8)
     cells = [round(length / side_px / 2) * 2 for length in (default.height, default.width)]
     if family.name in WITH_FRAMES:
-        cells.insert(0, ((default.frames or 1) - 1) // frames + 1)
+        cells.insert(0, ((default.frames or 1) - 1) // (default.frames_ratio or 1) + 1)
     channels = family.latent_format.latent_channels + MORE_CHANNELS.get(family.name, 0)
-    return (default.own_latent_frames or 1 if family.name == "svd" else 1, channels, *cells)
+    return ((default.frames or 1) if family.name == "svd" else 1, channels, *cells)
 
 
 def more_inputs(name: str, batch: int) -> dict[str, Any]:

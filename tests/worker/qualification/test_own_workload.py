@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from darkroom.contract.graph.work import price_of
+from darkroom.contract.graph.work import PromptWork, price_of
 from darkroom.modifiers.registry import build_registry
 from darkroom.worker.errors import SettingsInvalid
 from darkroom.worker.qualification.own_workload import find_own_workload
@@ -54,7 +54,7 @@ def test_a_modifier_is_built_with_its_modifications_and_the_only_checkpoint() ->
     assert found is not None
     inputs = {name: value for node in found.workflow.values() for name, value in node["inputs"].items()}
     assert (inputs["steps"], inputs["ckpt_name"]) == (40, "only.safetensors")
-    assert price_of(found.workflow, {}).cost == pytest.approx(200)
+    assert price_of(PromptWork(found.workflow), {}).cost == pytest.approx(200)
     assert "a fox" in {
         value for node in found.prompt("a fox", Random(1)).values() for value in map(str, node["inputs"].values())
     }

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from darkroom.worker.storage.progress import Progress, units_of
+from darkroom.contract.graph.work import PromptWork
+from darkroom.worker.storage.progress import Progress, steps_of, units_of
 
 PROMPT = {
     "1": {"class_type": "CheckpointLoaderSimple", "inputs": {}},
@@ -14,8 +17,12 @@ PROMPT = {
 }
 
 
+def read(prompt: dict[str, Any], object_info: dict[str, Any] | None = None) -> dict[str, float]:
+    return steps_of(PromptWork(prompt, object_info))
+
+
 def test_a_node_that_samples_counts_its_steps_and_any_other_one() -> None:
-    assert units_of(PROMPT) == {"1": 1, "2": 9, "3": 1}
+    assert units_of(PROMPT, read(PROMPT)) == {"1": 1, "2": 9, "3": 1}
 
 
 def test_steps_of_a_scheduler_count_for_the_sampler_that_takes_its_sigmas() -> None:
@@ -24,12 +31,27 @@ def test_steps_of_a_scheduler_count_for_the_sampler_that_takes_its_sigmas() -> N
         "b": {"class_type": "SplitSigmas", "inputs": {"sigmas": ["a", 0]}},
         "c": {"class_type": "SamplerCustomAdvanced", "inputs": {"latent_image": ["x", 0], "sigmas": ["b", 1]}},
     }
-    assert units_of(prompt) == {"a": 1, "b": 1, "c": 13}
+    assert units_of(prompt, read(prompt)) == {"a": 1, "b": 1, "c": 13}
 
 
 def test_a_circle_of_sigmas_ends() -> None:
-    circle = {"class_type": "SplitSigmas", "inputs": {"latent_image": ["x", 0], "sigmas": ["1", 0]}}
-    assert units_of({"1": circle}) == {"1": 1}
+    prompt = {"1": {"class_type": "SplitSigmas", "inputs": {"latent_image": ["x", 0], "sigmas": ["1", 0]}}}
+    assert units_of(prompt, read(prompt)) == {"1": 1}
+
+
+def test_the_steps_that_a_job_was_made_with_count_without_reading_its_prompt_again() -> None:
+    prompt = {
+        "1": {"class_type": "PackSampler", "inputs": {"steps": 3}},
+        "2": {"class_type": "SaveImage", "inputs": {}},
+    }
+    of_pack = {"PackSampler": {"output": ["LATENT"], "python_module": "custom_nodes.pack"}}
+    assert (read(prompt), read(prompt, of_pack)) == ({}, {"1": 3.0})
+    progress = Progress(read(prompt, of_pack))
+    for _ in range(2):
+        progress.begin(prompt)
+        progress.step("1", 3, 3)
+        assert progress.percent == 80.0, "the 4 units of the node, of 5"
+        progress.begin_again()
 
 
 def test_per_cent_goes_by_node_and_by_step() -> None:

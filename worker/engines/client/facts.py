@@ -31,6 +31,11 @@ class EngineFacts:
         """True if the engine's node classes are known, be it from before it went away."""
         return self._last_object_info is not None
 
+    @property
+    def last_object_info(self) -> Mapping[str, Any]:
+        """The engine's node classes as they were read last, without asking it; none before."""
+        return self._last_object_info or {}
+
     async def object_info(self) -> Mapping[str, Any]:
         """Return the engine's node classes. Raises EngineUnreachable."""
         if self._object_info is not None:

@@ -115,7 +115,7 @@ def vae_loader(context: NodeContext, *, vae_name: Annotated[str, VaeFile("vae", 
     display_name="Random Checkpoint",
     category="loaders",
     python_module="darkroom",
-    facts=NodeFacts(items="alike", has_random_weights=True),
+    facts=NodeFacts(items="alike", random_family="family"),
 )
 def random_checkpoint(
     context: NodeContext,
