@@ -130,7 +130,8 @@ def assemble(settings: EngineSettings, classes: Iterable[NodeClass] | None, devi
     previews = Previews(settings, decoders)
     services = _run_services(settings, lanes, catalogue, environment, models, files, housekeeping, memory, previews)
     read_ahead = None if _destination(memory.facts) is Destination.RAM else folders  # it would slow computing there
-    prefetch = FilePrefetch(machine_memory.available_bytes, models.files.is_loaded, read_ahead)
+    find_facts = partial(catalogue.facts, environment=environment)
+    prefetch = FilePrefetch(machine_memory.available_bytes, models.files.is_loaded, read_ahead, find_facts)
     runs = Runs(
         settings,
         lanes,

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from darkroom.contract.graph.facts import KNOWN_PATH, SamplerFacts
-from darkroom.engine.diffusion.samplers.registry import declared_samplers
+from darkroom.contract.graph.facts import KNOWN_PATH
 from darkroom.engine.nodes.base import FunctionNode
 from darkroom.engine.nodes.built_in import built_in_nodes
+from darkroom.engine.nodes.library.sampling.sampling import facts_of_samplers
 
 LISTS_SAMPLERS = "KSamplerSelect"
 """The one class whose entry has the samplers."""
@@ -21,12 +21,8 @@ LISTS_SAMPLERS = "KSamplerSelect"
 
 def described_facts() -> dict[str, dict[str, object]]:
     """Return the facts of the built-in nodes that declare any, by class."""
-    samplers = {
-        name: SamplerFacts(item.evaluations_per_step, item.is_deterministic)
-        for name, item in declared_samplers().items()
-    }
     nodes = {item.class_type: item.facts for item in built_in_nodes() if isinstance(item, FunctionNode)}
-    nodes[LISTS_SAMPLERS] = replace(nodes[LISTS_SAMPLERS], samplers=samplers)
+    nodes[LISTS_SAMPLERS] = replace(nodes[LISTS_SAMPLERS], samplers=facts_of_samplers())
     found = {name: facts.as_json() for name, facts in nodes.items()}
     return {name: facts for name, facts in sorted(found.items()) if facts}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from darkroom.contract.graph.facts import Facts
+from darkroom.contract.graph.facts import Facts, NodeFacts
 
 GUESSED_FOLDERS: Final[Mapping[str, str]] = {
     "clip_name": "text_encoders",
@@ -40,6 +40,11 @@ NETWORK_FOLDERS: Final[Mapping[str, str]] = {
 
 
 SECTIONS: Final = ("required", "optional")
+
+
+def folders_by_input(facts: NodeFacts) -> Mapping[str, str]:
+    """Return the folders that a class declares, by input; guessed by the names of inputs where it declares none."""
+    return facts.models or GUESSED_FOLDERS
 
 
 class ModelInputs:

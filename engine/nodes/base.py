@@ -510,6 +510,10 @@ class NodeClass(ABC):
     def rules(self, environment: NodeEnvironment) -> NodeRules:
         """Return the declaration at this moment, prepared for validation, scheduling and execution."""
 
+    def declared_facts(self, environment: NodeEnvironment) -> NodeFacts:
+        """Return the facts of the class, without the table of samplers that it may offer."""
+        return self.rules(environment).facts
+
     @abstractmethod
     def instance(self) -> Any:
         """Return the state of one node, kept while prompts name that node, or None for a class without state."""
@@ -583,6 +587,9 @@ class FunctionNode(NodeClass):
         named = next(item for item in self.parameters if item.name == self.facts.sampler_input)
         offered = named.marker.samplers_in(environment) if isinstance(named.marker, Widget) else {}
         return replace(self.facts, samplers=offered)
+
+    def declared_facts(self, environment: NodeEnvironment) -> NodeFacts:
+        return self.facts
 
     def rules(self, environment: NodeEnvironment) -> NodeRules:
         return rules_of(

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from darkroom.contract.graph.facts import FACTS_KEY
+from darkroom.contract.graph.facts import FACTS_KEY, NO_FACTS, NodeFacts
 from darkroom.contract.graph.spec import InputSpec, NodeRules, NodeSpec, Section, ValueDict
 from darkroom.engine.nodes.base import NodeClass, NodeEnvironment
 
@@ -48,6 +48,14 @@ class Catalogue(Mapping[str, NodeClass]):
         """Return the rules of a class at this moment, or None when there is no such class."""
         found = self._classes.get(class_type)
         return None if found is None else found.rules(environment)
+
+    def facts(self, class_type: str, environment: NodeEnvironment) -> NodeFacts:
+        """Return the facts of a class; none for an unknown one and for a custom one that fails to describe itself."""
+        found = self._classes.get(class_type)
+        try:
+            return NO_FACTS if found is None else found.declared_facts(environment)
+        except Exception:  # noqa: BLE001 - a custom node's own code: the check of the prompt reports it
+            return NO_FACTS
 
     def object_info(self, environment: NodeEnvironment, class_type: str | None = None) -> ValueDict:
         """Return a map from class name to ComfyUI's description, of all classes or of one; `{}` for an unknown one.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+from darkroom.contract.graph.facts import NO_FACTS, NodeFacts
 from darkroom.contract.graph.spec import (
     InputCheck,
     InputSpec,
@@ -19,6 +20,7 @@ from darkroom.contract.graph.spec import (
     Values,
     rules_of,
 )
+from darkroom.engine.models.files.file_names import FileNames
 from darkroom.engine.nodes.base import NodeClass, NodeContext, NodeEnvironment, Returned
 from darkroom.engine.nodes.running_call import call_of
 
@@ -41,10 +43,10 @@ class ClassNode(NodeClass):
         return self._spec(self.kind.INPUT_TYPES())
 
     def _spec(self, declared: Mapping[str, object]) -> NodeSpec:
-        kind = self.kind
+        kind, inputs = self.kind, _inputs(declared)
         return NodeSpec(
             class_type=self.class_type,
-            inputs=_inputs(declared),
+            inputs=inputs,
             outputs=_outputs(kind),
             display_name=self._display_name,
             category=getattr(kind, "CATEGORY", "sd"),
@@ -54,6 +56,7 @@ class ClassNode(NodeClass):
             input_is_list=bool(getattr(kind, "INPUT_IS_LIST", False)),
             is_idempotent=not getattr(kind, "NOT_IDEMPOTENT", False),
             extra=_extra(kind),
+            facts=_facts(inputs),
         )
 
     def rules(self, environment: NodeEnvironment) -> NodeRules:
@@ -161,6 +164,13 @@ def _input(name: str, item: Any, section: Section) -> InputSpec:
         return InputSpec(name, item, {}, section)
     options = item[1] if len(item) > 1 and isinstance(item[1], Mapping) else {}
     return InputSpec(name, item[0], options, section, is_listed=section == "hidden" or len(item) > 1)
+
+
+def _facts(inputs: Iterable[InputSpec]) -> NodeFacts:
+    """Return the folders of the inputs whose choices are the files of one, as `folder_paths` lists them."""
+    offered = {item.name: item.choices for item in inputs}
+    models = {name: choices.kind for name, choices in offered.items() if isinstance(choices, FileNames)}
+    return NodeFacts(models=models) if models else NO_FACTS
 
 
 def _outputs(kind: Any) -> tuple[OutputSpec, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 from darkroom.engine.comfy.folder_table import FolderTable
 from darkroom.engine.comfy.host import HOST
 from darkroom.engine.comfy.missing_symbol import not_supported
+from darkroom.engine.models.files.file_names import FileNames
 from darkroom.engine.models.files.folders import WEIGHT_ENDINGS
 from darkroom.engine.nodes.running_call import running_context
 from darkroom.engine.runtime.outputs import fill_placeholders, highest_number, inside
@@ -111,7 +112,8 @@ def get_folder_paths(folder_name: str) -> list[str]:
 
 
 def get_filename_list(folder_name: str) -> list[str]:
-    return HOST.get().engine.folders.names(folder_name)
+    """Return the files of a kind. An input that offers this list declares by it which folder's files it names."""
+    return FileNames(HOST.get().engine.folders.names(folder_name), map_legacy(folder_name))
 
 
 def get_full_path(folder_name: str, filename: str) -> str | None:

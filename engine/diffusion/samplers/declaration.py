@@ -21,7 +21,8 @@ class SamplerDeclaration:
 
     `function` is the one that samples under that name. `evaluations_per_step` are those of the network, None where the
     sampler decides. `is_deterministic` means that it generates no noise, and samples each item of a batch as it would
-    sample that item alone.
+    sample that item alone. Other processes get both as `SamplerFacts` (`contract/graph/facts.py`), which are derived
+    from this declaration alone, by `facts_of_samplers` where nodes offer samplers.
     """
 
     name: str

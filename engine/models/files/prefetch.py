@@ -11,36 +11,42 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from darkroom.contract.graph.facts import NO_FACTS, NodeFacts
+from darkroom.contract.graph.model_inputs import folders_by_input
 from darkroom.engine.formats.readahead import PIECE_BYTES, reading_ahead
 from darkroom.engine.models.files.folders import ModelFolders
 
-# Names of loader nodes' inputs -> kind of file, in the order in which a prompt needs them.
-FILE_INPUTS: Mapping[str, str] = {
-    **dict.fromkeys(("clip_name", "clip_name1", "clip_name2", "clip_name3", "clip_name4"), "text_encoders"),
-    "ckpt_name": "checkpoints",
-    "unet_name": "diffusion_models",
-    "control_net_name": "controlnet",
-    "vae_name": "vae",
-}
+READ_ORDER: Final = (
+    "text_encoders", "clip_gguf", "clip_vision", "checkpoints", "diffusion_models", "unet_gguf", "controlnet", "vae",
+)  # fmt: skip
+"""Kinds of files that are read ahead, in the order in which a prompt needs them."""
+
+FindFacts = Callable[[str], NodeFacts]
+"""Facts of a node class by its name, none for an unknown one."""
+
 MAX_SHARE = 0.5  # of the RAM that is free: a file that is larger would push out of the page cache what is needed first
 
 log = logging.getLogger(__name__)
 
 
-def files_of(prompt: Mapping[str, Any], folders: ModelFolders) -> list[Path]:
+def files_of(prompt: Mapping[str, Any], folders: ModelFolders, find_facts: FindFacts) -> list[Path]:
     """Return the model files that a prompt in API format names and that exist, in the order in which it needs them."""
-    named = list(_named(prompt))
-    ordered = [item for kind in dict.fromkeys(FILE_INPUTS.values()) for item in named if item[0] == kind]
+    named = list(_named(prompt, find_facts))
+    ordered = [item for kind in READ_ORDER for item in named if item[0] == kind]
     paths = (folders.path(kind, name) for kind, name in dict.fromkeys(ordered))
     return [path for path in paths if path is not None and path.is_file()]
 
 
-def _named(prompt: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _named(prompt: Mapping[str, Any], find_facts: FindFacts) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the name of each model file that a node names, by its class's declaration."""
+    known: dict[str, Mapping[str, str]] = {}
     for node in prompt.values():
-        inputs = node.get("inputs", {})
-        for name, kind in FILE_INPUTS.items():
+        class_type, inputs = node["class_type"], node.get("inputs", {})
+        if class_type not in known:
+            known[class_type] = folders_by_input(find_facts(class_type))
+        for name, kind in known[class_type].items():
             if isinstance(value := inputs.get(name), str):
                 yield kind, value
 
@@ -60,8 +66,8 @@ class FilePrefetch:
     """One background thread at most, which reads the files of the newest prompt.
 
     `available_bytes` returns the free RAM, `is_loaded` is True for files whose weights are in use. Files of prompts are
-    found in `folders`; without them nothing of a prompt is read, as where the processor computes, which reading slows.
-    `read` reads a file until its event is set.
+    found in `folders` by the facts of its classes; without folders nothing of a prompt is read, as where the processor
+    computes, which reading slows. `read` reads a file until its event is set.
     """
 
     def __init__(
@@ -69,11 +75,13 @@ class FilePrefetch:
         available_bytes: Callable[[], int],
         is_loaded: Callable[[Path], bool],
         folders: ModelFolders | None = None,
+        find_facts: FindFacts = lambda class_type: NO_FACTS,
         read: Callable[[Path, threading.Event], None] = read_file,
     ) -> None:
         self._available_bytes = available_bytes
         self._is_loaded = is_loaded
         self._folders = folders
+        self._find_facts = find_facts
         self._read = read
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -82,7 +90,7 @@ class FilePrefetch:
     def begin_prompt(self, prompt: Mapping[str, Any]) -> None:
         """Begin to read the model files that a prompt names."""
         if self._folders is not None:
-            self.begin(files_of(prompt, self._folders))
+            self.begin(files_of(prompt, self._folders, self._find_facts))
 
     def begin(self, paths: Sequence[Path]) -> None:
         """Read those of the files that are not loaded and fit into free RAM, instead of what is being read."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from darkroom.contract.graph.facts import NO_FACTS
+from darkroom.contract.graph.model_inputs import folders_by_input
 from darkroom.contract.graph.prompt import Node, Prompt, is_link
 from darkroom.contract.graph.spec import NodeRules
-from darkroom.contract.graph.work import FOLDER_OF_INPUT
 from darkroom.engine.memory.timeline import StageKind
 
 FindRules = Callable[[str], NodeRules | None]
@@ -23,12 +24,12 @@ STAGES: Mapping[StageKind, tuple[str, frozenset[str], frozenset[str]]] = {
     "network": ("MODEL", frozenset({"MODEL", "GUIDER"}), frozenset({"LATENT"})),
     "vae": ("VAE", frozenset({"VAE"}), frozenset({"IMAGE", "LATENT"})),
 }
-# Inputs of loader nodes that name files of networks that compute, and the folder of each.
-FILE_INPUTS: Mapping[str, str] = {
-    name: folder
-    for name, folder in FOLDER_OF_INPUT.items()
-    if folder in ("text_encoders", "checkpoints", "diffusion_models", "vae")
+STAGE_FOLDERS: Mapping[str, str] = {
+    **{name: name for name in ("text_encoders", "checkpoints", "diffusion_models", "vae")},
+    "clip_gguf": "text_encoders",
+    "unet_gguf": "diffusion_models",
 }
+"""Kinds of files of networks that compute in a stage, and the folder that each kind's files lie in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def _in_order(prompt: Prompt) -> Iterator[Node]:
 
 def _stage(node: Node, prompt: Prompt, rules: Mapping[str, NodeRules | None]) -> PromptStage | None:
     own = rules[node.class_type]
-    if own is None or any(name in FILE_INPUTS for name in node.inputs):
+    if own is None or not _file_inputs(own).keys().isdisjoint(node.inputs):
         return None
     given = {str(item) for item in own.output_types}
     for kind, (_, through, returned) in STAGES.items():
@@ -84,7 +85,7 @@ def files_behind(
     while node.id not in seen:
         seen.add(node.id)
         own = rules.get(node.class_type)
-        named = _named(node)
+        named = _named(node, own)
         if named and len(seen) > 1:
             return named
         links = [] if own is None else _links(node, through, own)
@@ -100,9 +101,15 @@ def _links(node: Node, through: frozenset[str], rules: NodeRules) -> list[str]:
     return [value[0] for name, value in node.inputs.items() if is_link(value) and declared.get(name) in through]
 
 
-def _named(node: Node) -> tuple[tuple[str, str], ...]:
+def _file_inputs(rules: NodeRules | None) -> dict[str, str]:
+    """Return the folders of networks that compute, by the input of a class that names their files."""
+    declared = folders_by_input(NO_FACTS if rules is None else rules.facts)
+    return {name: STAGE_FOLDERS[kind] for name, kind in declared.items() if kind in STAGE_FOLDERS}
+
+
+def _named(node: Node, rules: NodeRules | None) -> tuple[tuple[str, str], ...]:
     inputs: Mapping[str, object] = node.inputs
     found: Sequence[tuple[str, str]] = [
-        (kind, value) for name, kind in FILE_INPUTS.items() if isinstance(value := inputs.get(name), str)
+        (folder, value) for name, folder in _file_inputs(rules).items() if isinstance(value := inputs.get(name), str)
     ]
     return tuple(found)

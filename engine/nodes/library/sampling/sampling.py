@@ -34,12 +34,16 @@ class SamplerChoice(Choice):
         return NodeFacts(sampler_input=name)
 
     def samplers_in(self, environment: NodeEnvironment) -> dict[str, SamplerFacts]:
-        declared = declared_samplers()
-        return {
-            name: SamplerFacts(declared[name].evaluations_per_step, declared[name].is_deterministic)
-            for name in environment.sampler_names()
-            if name in declared
-        }
+        built_in = facts_of_samplers()
+        return {name: built_in[name] for name in environment.sampler_names() if name in built_in}
+
+
+def facts_of_samplers() -> dict[str, SamplerFacts]:
+    """Return what the built-in samplers declare at their functions, in the form in which other processes get it."""
+    return {
+        name: SamplerFacts(item.evaluations_per_step, item.is_deterministic)
+        for name, item in declared_samplers().items()
+    }
 
 
 @dataclass(frozen=True)

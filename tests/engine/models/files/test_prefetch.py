@@ -10,6 +10,7 @@ from queue import Queue
 
 import pytest
 
+from darkroom.contract.graph.facts import Facts
 from darkroom.engine.formats.readahead import WORTHWHILE_BYTES
 from darkroom.engine.formats.readahead import is_cached as is_range_cached
 from darkroom.engine.models.files.folders import ModelFolders
@@ -82,19 +83,21 @@ def test_a_later_prompt_replaces_an_earlier_one_and_the_end_stops_the_reading(tm
 
 
 def test_files_come_in_the_order_in_which_a_prompt_needs_them(tmp_path: Path) -> None:
-    paths = {
-        kind: cold_file(tmp_path / "models" / kind / f"{kind}.safetensors")
-        for kind in ("vae", "diffusion_models", "text_encoders")
-    }
+    kinds = ("vae", "diffusion_models", "clip_vision", "text_encoders", "loras")
+    paths = {kind: cold_file(tmp_path / "models" / kind / f"{kind}.safetensors") for kind in kinds}
+    cold_file(tmp_path / "models" / "text_encoders" / "clip_vision.safetensors")
     prompt = {
         "1": {"class_type": "UNETLoader", "inputs": {"unet_name": "diffusion_models.safetensors"}},
         "2": {"class_type": "VAELoader", "inputs": {"vae_name": "vae.safetensors"}},
         "3": {"class_type": "CLIPLoader", "inputs": {"clip_name": "text_encoders.safetensors"}},
         "4": {"class_type": "CLIPLoader", "inputs": {"clip_name": ["9", 0]}},
         "5": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "missing.safetensors"}},
+        "6": {"class_type": "CLIPVisionLoader", "inputs": {"clip_name": "clip_vision.safetensors"}},
+        "7": {"class_type": "LoraLoader", "inputs": {"lora_name": "loras.safetensors"}},
     }
-    found = files_of(prompt, ModelFolders(tmp_path / "models"))
-    assert found == [paths["text_encoders"], paths["diffusion_models"], paths["vae"]]
+    found = files_of(prompt, ModelFolders(tmp_path / "models"), Facts().of)
+    assert found == [paths[kind] for kind in ("text_encoders", "clip_vision", "diffusion_models", "vae")]
+    assert paths["clip_vision"].parent.name == "clip_vision"
 
 
 def test_an_engine_with_a_card_reads_the_files_of_a_prompt_ahead(
