@@ -27,7 +27,9 @@ from darkroom.engine.memory.random_state import save_random_state
 from darkroom.engine.memory.state import VramState
 from darkroom.engine.models.files.extra_model_paths import read_extra_model_paths
 from darkroom.engine.models.files.families import FileFamilies
+from darkroom.engine.models.files.faults import FileFaults
 from darkroom.engine.models.files.folders import BUILT_IN, SAVED_IN, ModelFolders
+from darkroom.engine.models.files.header_answers import HeaderAnswers
 from darkroom.engine.models.files.prefetch import FilePrefetch
 from darkroom.engine.models.load import LoadTypes
 from darkroom.engine.models.preloaded_models import PreloadedModels
@@ -115,7 +117,8 @@ def assemble(settings: EngineSettings, classes: Iterable[NodeClass] | None, devi
     decoders = TinyDecoders(folders)
     files = FileFolders(settings.input_path, settings.output_path, settings.temp_path)
     sampling = SamplingTables()
-    environment = Environment(folders, files, sampling, partial(_max_pixels, settings))
+    answers = HeaderAnswers()
+    environment = Environment(folders, FileFaults(folders, answers), files, sampling, partial(_max_pixels, settings))
     catalogue = Catalogue(built_in_nodes() if classes is None else classes)
     tuner = Tuner(settings.tuning, settings.tuning_directory, save_random_state, translate_device_error)
     memory.pool.before_eviction = tuner.release
@@ -147,12 +150,12 @@ def assemble(settings: EngineSettings, classes: Iterable[NodeClass] | None, devi
         memory=memory,
         folders=folders,
         files=files,
-        file_families=FileFamilies(folders),
+        file_families=FileFamilies(folders, answers),
         tiny_decoders=decoders,
         sampling=sampling,
         catalogue=catalogue,
         environment=environment,
-        checks=PromptChecks(settings, catalogue, environment, folders, memory),
+        checks=PromptChecks(settings, catalogue, environment, folders, memory, answers),
         models=models,
         preloaded=preloaded,
         tuner=tuner,

@@ -18,10 +18,15 @@ class Environment:
     """Model files, input files, samplers and schedules that exist now, on which node declarations depend."""
 
     def __init__(
-        self, folders: ModelFolders, files: FileFolders, sampling: SamplingTables, max_pixels: Callable[[], int]
+        self,
+        folders: ModelFolders,
+        faults: FileFaults,
+        files: FileFolders,
+        sampling: SamplingTables,
+        max_pixels: Callable[[], int],
     ) -> None:
         self._folders = folders
-        self._faults = FileFaults(folders)
+        self._faults = faults
         self._files = files
         self.sampler_names = sampling.sampler_names
         self.schedule_names = sampling.schedule_names

@@ -16,6 +16,7 @@ from darkroom.engine.memory.device import dtype_of
 from darkroom.engine.memory.model_memory import ModelMemory
 from darkroom.engine.memory.timeline import StageKind
 from darkroom.engine.models.files.folders import ModelFolders
+from darkroom.engine.models.files.header_answers import HeaderAnswers
 from darkroom.engine.models.planning.latent_misfits import LatentMisfits
 from darkroom.engine.models.planning.memory_plan import MemoryPlan, MemoryPlanner, MissingFile, Target, card_item_bytes
 from darkroom.engine.nodes.base import NodeEnvironment
@@ -34,13 +35,14 @@ class PromptChecks:
         environment: NodeEnvironment,
         folders: ModelFolders,
         memory: ModelMemory,
+        answers: HeaderAnswers,
     ) -> None:
         self._limits = GraphLimits(settings.max_prompt_nodes, settings.max_prompt_links, settings.max_prompt_bytes)
         self._catalogue = catalogue
         self._environment = environment
         self._folders = folders
         self._memory = memory
-        self._misfits = LatentMisfits(folders)
+        self._misfits = LatentMisfits(folders, answers)
 
     def check(
         self, prompt: object, partial_execution_targets: Collection[str] | None = None, arriving: Collection[str] = ()

@@ -16,12 +16,12 @@ from darkroom.engine.formats.safetensors_header import read_metadata
 from darkroom.engine.formats.unfilled import unfilled
 from darkroom.engine.formats.weight_file import Names, is_indexed, shape_of
 from darkroom.engine.models.files.folders import ModelFolders
+from darkroom.engine.models.files.header_answers import HeaderAnswers
 
 DENOISER_KINDS = ("checkpoints", "diffusion_models")
 """Kinds of files that hold a denoising network, by which a file's family is detected."""
 
 SCALE_TOLERANCE = 0.05  # in the number of weights: variants of a network have a few more or fewer
-MAX_KEPT = 10_000
 MAX_SHOWN_HEADER_BYTES = 1 << 20  # of a model file's metadata, as in ComfyUI
 
 log = logging.getLogger(__name__)
@@ -44,11 +44,11 @@ class FileFamily:
 
 
 class FileFamilies:
-    """Cache of the families of model files, by size and modification time. Callable from any thread."""
+    """Families of model files, kept among the answers of their headers. Callable from any thread."""
 
-    def __init__(self, folders: ModelFolders) -> None:
+    def __init__(self, folders: ModelFolders, answers: HeaderAnswers) -> None:
         self._folders = folders
-        self._known: dict[tuple[str, Path, int, int], FileFamily] = {}
+        self._answers = answers
         self._num_weights: dict[tuple[str, str], int] = {}  # by family and scale
 
     @property
@@ -81,18 +81,12 @@ class FileFamilies:
 
     def _of_file(self, name: str, path: Path) -> FileFamily | None:
         try:
-            state = path.stat()
+            return self._answers.find(path, ("family", name), lambda: self._read(name, path))
         except OSError:  # removed since it was listed
             return None
-        key = name, path, state.st_size, state.st_mtime_ns
-        known = self._known.get(key)
-        if known is None:
-            if len(self._known) >= MAX_KEPT:
-                self._known.clear()
-            known = self._known[key] = self._read(name, path, state.st_size)
-        return known
 
-    def _read(self, name: str, path: Path, size_bytes: int) -> FileFamily:
+    def _read(self, name: str, path: Path) -> FileFamily:
+        size_bytes = path.stat().st_size
         unknown = FileFamily(name, size_bytes)
         try:
             if not is_indexed(path):

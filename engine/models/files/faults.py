@@ -17,18 +17,17 @@ from darkroom.engine.formats.safetensors_file import SafetensorsFile
 from darkroom.engine.formats.weight_file import SAFETENSORS_ENDINGS, WeightFile
 from darkroom.engine.models.files.families import DENOISER_KINDS
 from darkroom.engine.models.files.folders import ModelFolders
+from darkroom.engine.models.files.header_answers import HeaderAnswers
 from darkroom.engine.models.kinds.load_control_lora import is_control_lora
 from darkroom.engine.models.kinds.load_controlnet import check_controlnet
 
-MAX_KEPT = 10_000
-
 
 class FileFaults:
-    """Cache of the faults of `.safetensors` files, by size and modification time."""
+    """Faults of `.safetensors` files, kept among the answers of their headers."""
 
-    def __init__(self, folders: ModelFolders) -> None:
+    def __init__(self, folders: ModelFolders, answers: HeaderAnswers) -> None:
         self._folders = folders
-        self._known: dict[tuple[Path, int, int, str], str | None] = {}
+        self._answers = answers
 
     def find(self, kind: str, name: str) -> str | None:
         """Return the fault of a file, None for a whole one, one of another format, and one that is not there."""
@@ -36,15 +35,9 @@ class FileFaults:
             path = self._folders.path(kind, name)
             if path is None or path.suffix.lower() not in SAFETENSORS_ENDINGS:
                 return None
-            state = path.stat()
+            return self._answers.find(path, ("fault", kind), lambda: fault_of_file(path, kind))
         except (KeyError, OSError, ValueError):  # no such kind; removed meanwhile; no name of a file
             return None
-        key = path, state.st_size, state.st_mtime_ns, kind
-        if key not in self._known:
-            if len(self._known) >= MAX_KEPT:
-                self._known.clear()
-            self._known[key] = fault_of_file(path, kind)
-        return self._known[key]
 
 
 def fault_of_file(path: Path, kind: str) -> str | None:

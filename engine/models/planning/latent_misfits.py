@@ -26,12 +26,12 @@ from darkroom.engine.formats.safetensors_file import SafetensorsFile
 from darkroom.engine.formats.unfilled import unfilled
 from darkroom.engine.formats.weight_file import SAFETENSORS_ENDINGS
 from darkroom.engine.models.files.folders import ModelFolders
+from darkroom.engine.models.files.header_answers import HeaderAnswers
 from darkroom.engine.models.load import configured
 from darkroom.engine.models.planning.prompt_stages import files_behind
 
 SAMPLES, VAE = "samples", "vae"
 MAX_DECODERS = 20  # looked at: a prompt of very many costs no more
-MAX_KEPT = 10_000
 MAX_SHOWN = 20
 
 VIDEO_DIMENSIONS = 3
@@ -63,11 +63,11 @@ class Latents:
 
 
 class LatentMisfits:
-    """Finder of such VAEs. Keeps what headers said, by size and modification time of the files."""
+    """Finder of such VAEs, by the answers of the headers of their files."""
 
-    def __init__(self, folders: ModelFolders) -> None:
+    def __init__(self, folders: ModelFolders, answers: HeaderAnswers) -> None:
         self._folders = folders
-        self._known: dict[tuple[str, Path, int, int], Latents | None] = {}
+        self._answers = answers
 
     def find(self, prompt: Prompt, rules: Mapping[str, NodeRules]) -> Mapping[str, Problem]:
         """Return the problem of each decoder whose VAE does not take the latents that it is given, by node id."""
@@ -104,19 +104,17 @@ class LatentMisfits:
             path = self._folders.path(folder, name)
             if path is None or path.suffix.lower() not in SAFETENSORS_ENDINGS:
                 return None
-            state = path.stat()
+            return self._answers.find(path, ("latents", part, folder), lambda: _latents_of(path, part, folder))
         except (KeyError, OSError, ValueError):
             return None
-        key = part, path, state.st_size, state.st_mtime_ns
-        if key not in self._known:
-            if len(self._known) >= MAX_KEPT:
-                self._known.clear()
-            try:
-                file = SafetensorsFile(path)
-                self._known[key] = _of_network(file) if part == "network" else _of_vae(file, folder)
-            except (BadModelFile, NotRecognised, OSError):
-                self._known[key] = None
-        return self._known[key]
+
+
+def _latents_of(path: Path, part: str, folder: str) -> Latents | None:
+    try:
+        file = SafetensorsFile(path)
+        return _of_network(file) if part == "network" else _of_vae(file, folder)
+    except (BadModelFile, NotRecognised, OSError):
+        return None
 
 
 def _facts_of(node: Node, rules: Mapping[str, NodeRules]) -> NodeFacts:

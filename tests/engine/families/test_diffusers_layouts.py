@@ -18,6 +18,7 @@ from darkroom.engine.formats.safetensors_file import write_safetensors
 from darkroom.engine.formats.unfilled import unfilled
 from darkroom.engine.models.files.families import FileFamilies
 from darkroom.engine.models.files.folders import ModelFolders
+from darkroom.engine.models.files.header_answers import HeaderAnswers
 from darkroom.engine.models.load import LoadTypes, load_unet
 
 FAMILIES = (family_named("flux"), family_named("sd3"))
@@ -80,7 +81,7 @@ def test_every_weight_is_where_it_belongs(family: ModelFamily, prefix: str, tmp_
 def test_a_file_is_listed_with_its_scale(family: ModelFamily, tmp_path: Path) -> None:
     folder = tmp_path / "diffusion_models"
     write_safetensors(folder / "d.safetensors", as_diffusers(family, weights(family)))
-    (described,) = FileFamilies(ModelFolders(tmp_path)).describe("diffusion_models")
+    (described,) = FileFamilies(ModelFolders(tmp_path), HeaderAnswers()).describe("diffusion_models")
     assert (described.family, described.scale) == (family.name, "small")
 
 

@@ -14,6 +14,7 @@ from darkroom.engine.families import registry
 from darkroom.engine.families.base import ModelFamily
 from darkroom.engine.models.files.families import FileFamilies
 from darkroom.engine.models.files.folders import ModelFolders
+from darkroom.engine.models.files.header_answers import HeaderAnswers
 from darkroom.engine.models.random_weights import write_random_checkpoint
 from tests.parity.layout import checkpoint_shapes
 
@@ -27,7 +28,7 @@ FAST = (
 
 
 def families_in(models: Path) -> FileFamilies:
-    return FileFamilies(ModelFolders(models))
+    return FileFamilies(ModelFolders(models), HeaderAnswers())
 
 
 def write_header(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:

@@ -17,6 +17,7 @@ from darkroom.engine.formats.safetensors_file import SafetensorsFile, write_safe
 from darkroom.engine.models.files import faults as file_faults
 from darkroom.engine.models.files.faults import FileFaults
 from darkroom.engine.models.files.folders import ModelFolders
+from darkroom.engine.models.files.header_answers import HeaderAnswers
 from darkroom.engine.models.random_weights import write_random_checkpoint
 from darkroom.engine.settings import EngineSettings
 
@@ -34,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def faults(folder: Path, tmp_path: Path) -> FileFaults:
-    return FileFaults(ModelFolders(tmp_path / "models"))
+    return FileFaults(ModelFolders(tmp_path / "models"), HeaderAnswers())
 
 
 @pytest.mark.parametrize("name", ["whole.safetensors", "old.pt", "absent.safetensors", "../cut.safetensors", "a\0"])
@@ -98,7 +99,7 @@ def test_a_prompt_with_a_broken_file_is_refused_before_it_runs(engine: Engine, f
 def test_a_file_of_no_known_layout_has_a_fault_that_says_what_is_expected(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "models" / kind / "mystery.safetensors"
     write_safetensors(path, {"a": torch.zeros(64), "b": torch.zeros(64)})
-    faults = FileFaults(ModelFolders(tmp_path / "models"))
+    faults = FileFaults(ModelFolders(tmp_path / "models"), HeaderAnswers())
     found = faults.find(kind, "mystery.safetensors")
     assert found is not None and found.startswith("mystery.safetensors: ") and "Stable Diffusion 1" in found
 
@@ -114,6 +115,6 @@ FAST = ("sd15", "flux", "wan")
     ],
 )
 def test_files_of_every_family_have_no_fault(tmp_path: Path, family: ModelFamily) -> None:
-    faults = FileFaults(ModelFolders(tmp_path / "models"))
+    faults = FileFaults(ModelFolders(tmp_path / "models"), HeaderAnswers())
     write_random_checkpoint(tmp_path / "models" / "checkpoints" / "whole.safetensors", family=family)
     assert faults.find("checkpoints", "whole.safetensors") is None
