@@ -87,13 +87,25 @@ def serve(arguments: Sequence[str]) -> int:
     from darkroom.engine.server.serve import log, run
 
     command = flags.read_flags(arguments)
-    set_up_logging(command.settings.verbose, command.log_format)
+    settings = command.settings.with_absolute_paths()
+    set_up_logging(settings.verbose, command.log_format)
     if command.ignored:
         log.warning("flags without effect here: %s", " ".join(command.ignored))
-    show_devices(command.settings)
+    show_devices(settings)
     set_up_libraries()
+    enter_base_directory(settings)
     confine(command.confinement)
-    return run(command.settings, command.liveness_fd)
+    return run(settings, command.liveness_fd)
+
+
+def enter_base_directory(settings: EngineSettings) -> None:
+    """Make the base directory the working directory, as where ComfyUI is started in its own folder.
+
+    Packs find `models/` by a relative path there. A Python program that a pack starts imports from its working
+    directory first, which in a checkout or a package of ours has modules that packs have too.
+    """
+    settings.base_path.mkdir(parents=True, exist_ok=True)
+    os.chdir(settings.base_path)
 
 
 def show_devices(settings: EngineSettings) -> None:

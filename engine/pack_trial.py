@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -33,13 +34,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--run-nodes", action="store_true", help="run each node once with made-up inputs")
     given = parser.parse_args(arguments)
 
-    path = given.pack.resolve()
+    path, file, own = given.pack.resolve(), given.report.absolute(), given.base_directory.absolute()
     pack = Pack(path.stem if path.is_file() else path.name, path)
     with ExitStack() as stack:
-        base = given.base_directory
+        base = own
         if given.run_nodes:  # what they write is thrown away
             base = Path(stack.enter_context(TemporaryDirectory(prefix="node-trial-")))
-            _make_base(base, given.base_directory)
+            _make_base(base, own)
+        os.chdir(base)  # the working directory of packs in the engine, too
         engine = stack.enter_context(Engine(EngineSettings(base_directory=base, cpu=True)))
         report = CustomNodes(engine, [path.parent]).load([pack])[0]
         sys.stderr.write(report.trace)
@@ -52,9 +54,9 @@ def main(arguments: Sequence[str]) -> int:
             "seconds": report.seconds,
             "failed_nodes": dict(report.failed_nodes),
         }
-        _write(given.report, data)
+        _write(file, data)
         if given.run_nodes and report.error is None:
-            try_nodes(engine, report.nodes, lambda trials: _note(given.report, data, report.failed_nodes, trials))
+            try_nodes(engine, report.nodes, lambda trials: _note(file, data, report.failed_nodes, trials))
     return 0
 
 

@@ -7,9 +7,9 @@ is known. Both are frozen, and code that needs few of their fields receives a sl
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Self
 
 VramChoice = Literal["auto", "gpu_only", "highvram", "normalvram", "lowvram", "novram"]
 CacheStrategy = Literal["classic", "lru", "ram", "none"]
@@ -177,6 +177,11 @@ class EngineSettings:
             return self.base_path / "temp"
         return self.temp_directory.expanduser().resolve() / "temp"
 
+    def with_absolute_paths(self) -> Self:
+        """Return the settings with the paths that are relative to this working directory, for use in another one."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return replace(self, **{name: _absolute(value) for name, value in values.items()})
+
     def _folder(self, asked: Path | None, default: str) -> Path:
         return self.base_path / default if asked is None else asked.expanduser().resolve()
 
@@ -195,3 +200,10 @@ class ResolvedSettings:
     text_encoder_dtype: DtypeName
     unet_compute_dtype: DtypeName
     text_encoder_compute_dtype: DtypeName
+
+
+def _absolute(value: Any) -> Any:
+    """Return a path, and the paths of a tuple, as absolute ones; any other value as it is."""
+    if isinstance(value, tuple):
+        return tuple(map(_absolute, value))
+    return value.expanduser().absolute() if isinstance(value, Path) else value

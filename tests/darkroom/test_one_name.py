@@ -24,8 +24,13 @@ PACKS: Mapping[str, tuple[str, ...]] = {
 NAMES = tuple(name for helpers in PACKS.values() for name in helpers)
 PACK = """
 import importlib
+import subprocess
 import sys
 from pathlib import Path
+
+ASK = "import importlib.util, sys; print(*(name for name in sys.argv[1:] if importlib.util.find_spec(name)), sep=',')"
+CHILD = subprocess.run([sys.executable, "-c", ASK, *{names!r}], capture_output=True, text=True).stdout.split()
+RELATIVE = [str(path.resolve()) for path in Path("custom_nodes").glob("{pack}")]
 
 sys.path.append(str(Path(__file__).with_name("helpers")))
 FOUND = [importlib.import_module(name).__file__ for name in {helpers!r}]
@@ -36,7 +41,7 @@ class Told:
 
     @classmethod
     def INPUT_TYPES(cls):
-        return {{"required": {{"found": (FOUND,)}}}}
+        return {{"required": {{"found": (FOUND,), "child": (CHILD,), "relative": (RELATIVE,)}}}}
 
     def run(self, found):
         return (0,)
@@ -54,17 +59,23 @@ def base(tmp_path: Path) -> Path:
         (folder / "helpers").mkdir(parents=True)
         for name in helpers:
             (folder / "helpers" / f"{name}.py").touch()
-        (folder / "__init__.py").write_text(PACK.format(pack=pack, helpers=helpers))
+        (folder / "__init__.py").write_text(PACK.format(pack=pack, helpers=helpers, names=NAMES))
     return tmp_path
 
 
 def check_packs(url: str, base: Path) -> None:
-    """Each pack reports the files of its own helper modules."""
+    """Each pack reports the files of its own helper modules.
+
+    A program that it starts finds none of ours, and a relative path leads from the base directory.
+    """
     with urllib.request.urlopen(f"{url}/object_info", timeout=90) as response:
         told = json.load(response)
     for pack, helpers in PACKS.items():
         folder = base / "custom_nodes" / pack / "helpers"
-        assert told[f"Told {pack}"]["input"]["required"]["found"][0] == [str(folder / f"{name}.py") for name in helpers]
+        reported = told[f"Told {pack}"]["input"]["required"]
+        assert reported["found"][0] == [str(folder / f"{name}.py") for name in helpers]
+        assert reported["child"][0] == []
+        assert reported["relative"][0] == [str(folder.parent.resolve())]
 
 
 def test_the_wheel_has_one_top_level_name(installed_wheel: InstalledWheel) -> None:
