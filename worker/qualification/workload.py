@@ -12,11 +12,8 @@ run measures how fast a step is, and the image (and, if need be, the steps) shri
 
 from __future__ import annotations
 
-import functools
-import json
 import random
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -31,9 +28,9 @@ from darkroom.contract.unit import (
     UNIT_STEPS,
     UNIT_WORKLOAD,
 )
+from darkroom.modifiers.measured_workflow import Measured, measured_workflow
 
 GPU_SCALE: Final = "full"
-TEMPLATE: Final = Path(__file__).with_name("text_to_image.json")
 CPU_SCALE: Final = "small"
 
 CPU_BUDGET_SECONDS: Final = 6.0
@@ -291,31 +288,18 @@ def why_shrunk(wanted: Workload, device: DeviceFact, run: Workload) -> str | Non
     )
 
 
-def text_to_image(settings: TextToImage, text: str, seed: int) -> dict[str, object]:
-    """Return the built-in workflow in API format, made of the template `text_to_image.json`."""
-    template = json.loads(_template())
-    sources, prompt = template["sources"], template["prompt"]
-    if settings.scale is None:
-        prompt["4"] = sources["file"]
-        prompt["4"]["inputs"] = {"ckpt_name": settings.checkpoint}
-    else:
-        prompt["4"] = sources["random"]
-        prompt["4"]["inputs"] = {"family": settings.family.name, "scale": settings.scale}
-    prompt["3"]["inputs"] |= {
+def text_to_image(settings: TextToImage, text: str, seed: int) -> dict[str, Any]:
+    """Return the built-in workflow in API format."""
+    family = settings.family
+    sampling = {
         "seed": seed,
         "steps": settings.num_steps,
-        "cfg": settings.family.cfg,
-        "sampler_name": settings.family.sampler_name,
-        "scheduler": settings.family.scheduler,
+        "cfg": family.cfg,
+        "sampler_name": family.sampler_name,
+        "scheduler": family.scheduler,
     }
-    prompt["5"]["inputs"] |= {"width": settings.width_px, "height": settings.height_px}
-    prompt["6"]["inputs"]["text"] = text
-    return dict(sorted(prompt.items()))
-
-
-@functools.cache
-def _template() -> str:
-    return TEMPLATE.read_text("utf-8")
+    width, height = settings.width_px, settings.height_px
+    return measured_workflow(Measured(settings.checkpoint, family.name, settings.scale, width, height, sampling), text)
 
 
 def with_new_seeds(workflow: Mapping[str, Any], rng: random.Random, text: str = "") -> dict[str, Any]:
