@@ -1,4 +1,4 @@
-"""run_prompt(): take the next ready node, gather its inputs, call it, keep what it gave, tell, repeat.
+"""run_nodes(): take the next ready node, gather its inputs, call it, keep what it gave, tell, repeat.
 
 The order of nodes and of messages is ComfyUI's. Plain nodes are called straight on the GPU thread; `async def` nodes
 become tasks of the run's own event loop, and others go on while they wait. A node may ask for more inputs first (lazy),
@@ -46,18 +46,12 @@ from darkroom.engine.runtime.run_services import RunServices
 NO_ERRORS = (SystemExit, KeyboardInterrupt, asyncio.CancelledError)
 
 
-async def run_prompt(
-    request: RunRequest, services: RunServices, cancel: CancelToken, on_event: Callable[[Event], None]
-) -> RunResult:
-    """Run a checked prompt. What fails is told in events and in the result's status; only bugs of ours are raised."""
-    return (await run_nodes(request, services, cancel, on_event))()
-
-
 async def run_nodes(
     request: RunRequest, services: RunServices, cancel: CancelToken, on_event: Callable[[Event], None]
 ) -> Callable[[], RunResult]:
-    """Run a prompt up to its last node. The returned function does the rest; call it once, on any thread.
+    """Run a checked prompt up to its last node. The returned function does the rest; call it once, on any thread.
 
+    What fails is in events and in the result's status; only errors of the engine itself are raised.
     When files of the last node are still being written the rest waits for them and tells the end; the next prompt may
     run meanwhile. Else everything is told already.
     """

@@ -20,7 +20,7 @@ from darkroom.engine.nodes.catalogue import Catalogue
 from darkroom.engine.runtime.cache.classic import ClassicCache
 from darkroom.engine.runtime.cache.instances import InstanceCache
 from darkroom.engine.runtime.cache.store import ResultCache
-from darkroom.engine.runtime.executor import run_prompt
+from darkroom.engine.runtime.executor import run_nodes
 from darkroom.engine.runtime.outputs import FileFolders, RunFiles
 from darkroom.engine.runtime.request import RunRequest, RunResult
 from darkroom.engine.runtime.run_services import RunServices
@@ -98,7 +98,7 @@ class Bench:
 
         request = RunRequest(next(self._ids), prompt, outputs, extra_data or {}, self.wants_previews)
         with ThreadPoolExecutor(2) as pool:
-            return asyncio.run(run_prompt(request, self._services(pool), token, tell))
+            return asyncio.run(run_nodes(request, self._services(pool), token, tell))()
 
     def _services(self, pool: ThreadPoolExecutor) -> RunServices:
         return RunServices(
