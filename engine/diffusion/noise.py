@@ -32,11 +32,15 @@ def prepare_noise(latent_image: torch.Tensor, seed: int, noise_inds: Sequence[in
 
 
 def default_noise_sampler(x: torch.Tensor, seed: int | None = None) -> NoiseSampler:
-    """Return a source of fresh noise for each step of an ancestral sampler, drawn on `x`'s device as in ComfyUI."""
+    """Return a source of fresh noise for each step of an ancestral sampler, drawn on `x`'s device as in ComfyUI.
+
+    On a CPU it comes from `seed + 1`: the starting noise is drawn from `seed` on a CPU too, and the first step would
+    otherwise add the same numbers again.
+    """
     generator = None
     if seed is not None:
         generator = torch.Generator(device=x.device)
-        generator.manual_seed(seed)
+        generator.manual_seed(seed + 1 if x.device.type == "cpu" else seed)
 
     def draw(sigma: torch.Tensor, sigma_next: torch.Tensor) -> torch.Tensor:
         return torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
