@@ -222,8 +222,7 @@ class PatchMerger(nn.Module):
 class Qwen25VlVision(nn.Module):
     """`forward(image [H, W, 3] of 0..1, dtype)` -> tokens `[N, out_width]` of that type, and their rows and columns.
 
-    Tokens come window by window. The paper puts them back in the order of rows; ComfyUI 0.3.64 does not, and this
-    follows it.
+    Blocks run on tokens window by window; the result is in the order of rows, as that of the paper's code.
     """
 
     def __init__(self, config: Qwen25VlVisionConfig) -> None:
@@ -236,12 +235,12 @@ class Qwen25VlVision(nn.Module):
     def forward(self, image: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, tuple[int, int]]:
         patches, (rows, columns) = patches_of_image(image.float())
         windows = windows_of(rows // MERGED, columns // MERGED)
-        unit = MERGED**2
-        order = (torch.cat(windows)[:, None] * unit + torch.arange(unit)).flatten()
+        tokens, unit = torch.cat(windows), MERGED**2  # [N]
+        order = (tokens[:, None] * unit + torch.arange(unit)).flatten()
         device = image.device
         cos, sin = (item[order].to(device) for item in patch_rotation(rows, columns))
         groups = [places.to(device) for places in grouped(windows)]
         x = self.patch_embed["proj"](patches[order.to(device)].to(dtype))
         for index, block in enumerate(self.blocks, start=1):
             x = block(x, (cos, sin), groups if index % FULL_EVERY else None)
-        return self.merger(x), (rows // MERGED, columns // MERGED)
+        return self.merger(x)[tokens.argsort().to(device)], (rows // MERGED, columns // MERGED)

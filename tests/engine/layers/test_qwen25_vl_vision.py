@@ -54,3 +54,20 @@ def test_an_image_becomes_a_token_for_each_28_pixels() -> None:
     tokens, size = tower(torch.rand(140, 168, 3), torch.float32)
     assert tokens.shape == (30, 12) and size == (5, 6)
     assert torch.isfinite(tokens).all() and tokens.std() > 0
+
+
+def test_tokens_are_in_the_order_of_rows() -> None:
+    torch.manual_seed(0)
+    tower = Qwen25VlVision(CONFIG).requires_grad_(False)
+    for name, weight in tower.named_parameters():
+        if "attn.proj" in name or "down_proj" in name:
+            weight.zero_()  # each token is a function of its own pixels
+    image = torch.rand(140, 168, 3)  # 5 rows of 6 tokens, in windows of 4 x 4
+    swapped = image.clone()
+    swapped[:28, 140:] = image[28:56, :28]  # the last token of the first row and the first of the second
+    swapped[28:56, :28] = image[:28, 140:]
+    tokens, _ = tower(image, torch.float32)
+    found, _ = tower(swapped, torch.float32)
+    order = [*range(5), 6, 5, *range(7, 30)]
+    torch.testing.assert_close(found, tokens[order])
+    assert not torch.allclose(found, tokens)
