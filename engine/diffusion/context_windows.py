@@ -1,25 +1,18 @@
-"""Long batches in overlapping windows, each evaluated as a batch of its own and blended (FreeNoise, arXiv 2310.15169).
+"""Schedules of overlapping windows over a long batch, and the weights that blend them (FreeNoise, arXiv 2310.15169).
 
-A `ContextWindows` lies in the model options under `context_handler`; guidance asks it before every evaluation. Windows
-are lists of places along one dimension of x.
+Windows are lists of places along one dimension of x. `windowed_batches.py` evaluates them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 
-from darkroom.engine.diffusion.conditions import Condition
-from darkroom.engine.diffusion.host_levels import on_host
-from darkroom.engine.diffusion.options import Network, OptionDict
-
-CHANNELS = 1  # the dimension of a latent that is not cut: each cell needs all of them
 BATCHED = "batched"  # the schedule of windows without overlap
 Window = list[int]
-Evaluate = Callable[..., list[torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,77 +127,18 @@ FUSE_WEIGHTS: dict[str, Callable[[Window, int, WindowPlan], torch.Tensor]] = {
 }
 
 
-@dataclass(slots=True)
-class ContextWindows:
-    """The handler of `guidance.calc_cond_batch`. `dim` is the dimension of x that is cut (0: the batch)."""
+def shuffled_noise(noise: torch.Tensor, dim: int, plan: WindowPlan, seed: int) -> torch.Tensor:
+    """Return noise whose places behind the first window repeat earlier ones in a random order: FreeNoise, section 3.2.
 
-    schedule: str
-    fuse_method: str
-    plan: WindowPlan
-    dim: int = 0
-
-    def should_use_context(
-        self, model: object, conds: object, x: torch.Tensor, sigma: torch.Tensor, model_options: Mapping[str, object]
-    ) -> bool:
-        """Return True if x is longer than a window. Raises ValueError for windows that cannot cut or cover it."""
-        if self.dim >= x.ndim or self.dim == CHANNELS:
-            raise ValueError(
-                f"dim: context windows cut the batch, frames or sides of a latent; got {self.dim}, expected one of 0, "
-                f"{', '.join(str(dim) for dim in range(CHANNELS + 1, x.ndim))} for a latent of {x.ndim} dimensions"
-            )
-        if x.shape[self.dim] <= self.plan.length:
-            return False
-        if self.schedule != BATCHED and self.plan.overlap >= self.plan.length:
-            raise ValueError(
-                f"context_overlap: windows that share all of their places go no further; got an overlap of "
-                f"{self.plan.overlap} and a length of {self.plan.length} latent frames or items, expected less"
-            )
-        return True
-
-    def execute(
-        self,
-        evaluate: Evaluate,
-        model: Network,
-        conds: Sequence[Sequence[Condition] | None],
-        x: torch.Tensor,
-        sigma: torch.Tensor,
-        model_options: OptionDict,
-    ) -> list[torch.Tensor]:
-        """Predict each side for all of x, averaged by weight where windows overlap."""
-        count = x.shape[self.dim]
-        step = _step_of(sigma, model_options["transformer_options"]["sample_sigmas"])
-        totals = [torch.zeros_like(x) for _ in conds]
-        weight_shape = [count if dim == self.dim else 1 for dim in range(x.ndim)]
-        total_weights = torch.zeros(weight_shape, device=x.device)
-        for window in SCHEDULES[self.schedule](count, self.plan, step):
-            places = torch.tensor(window, device=x.device)
-            part_sigma = sigma if self.dim != 0 or sigma.shape[0] == 1 else sigma[places]
-            part_conds = [self._cut_conditions(side, window, count) for side in conds]
-            part = x.index_select(self.dim, places)
-            results = evaluate(model, part_conds, part, part_sigma, model_options)
-            weights = FUSE_WEIGHTS[self.fuse_method](window, count, self.plan).to(x.device)
-            weights = weights.reshape([len(window) if dim == self.dim else 1 for dim in range(x.ndim)])
-            for total, result in zip(totals, results, strict=True):
-                total.index_add_(self.dim, places, result * weights)
-            total_weights.index_add_(self.dim, places, weights)
-        return [total / total_weights for total in totals]
-
-    def _cut_conditions(self, side: Sequence[Condition] | None, window: Window, count: int) -> list[Condition] | None:
-        """Cut the tensors of x's length (masks of a batch...) in the conditions of one side as x is cut."""
-        if side is None:
-            return None
-        return [{key: self._cut(value, window, count) for key, value in condition.items()} for condition in side]
-
-    def _cut(self, value: object, window: Window, count: int) -> object:
-        if isinstance(value, torch.Tensor) and self.dim < value.ndim and value.shape[self.dim] == count:
-            return value.index_select(self.dim, torch.tensor(window, device=value.device))
-        return value
-
-
-def _step_of(sigma: torch.Tensor, sample_sigmas: torch.Tensor) -> int:
-    """Return the index of this level in the run. Raises ValueError for one between levels (a sampler's inner steps)."""
-    levels, level = on_host(sample_sigmas), on_host(sigma)[:1]
-    matches = torch.nonzero(torch.isclose(levels, level.to(levels), rtol=0.0001))
-    if matches.numel() == 0:
-        raise ValueError(f"context windows need a sampler that stays on the given sigmas; {float(level):.4g} is none")
-    return int(matches[0])
+    Each stretch of `length - overlap` places is a permutation, drawn on the CPU, of the one a window before it.
+    """
+    count, stretch = noise.shape[dim], plan.length - plan.overlap
+    if stretch <= 0:
+        return noise
+    generator = torch.Generator(device="cpu").manual_seed(seed)
+    shuffled = noise.clone()
+    for start in range(0, count - plan.length, stretch):
+        target = start + plan.length
+        order = torch.randperm(min(stretch, count - target), generator=generator) + start
+        shuffled.narrow(dim, target, len(order)).copy_(shuffled.index_select(dim, order.to(noise.device)))
+    return shuffled

@@ -18,6 +18,7 @@ from darkroom.engine.diffusion.host_levels import on_host, repeated
 from darkroom.engine.diffusion.options import Network, Options
 from darkroom.engine.diffusion.replacements import replaceable
 from darkroom.engine.diffusion.sampling_run import run_in
+from darkroom.engine.diffusion.windowed_batches import CONTEXT_HANDLER
 from darkroom.engine.diffusion.wrappers import CALC_COND_BATCH, callbacks_of, merge_options, wrapped
 
 FEATHER_CELLS = 8  # how far the edges of an area without a mask fade
@@ -160,7 +161,7 @@ def _windowed_batch(
     timestep: torch.Tensor,
     model_options: Options,
 ) -> list[torch.Tensor]:
-    handler = model_options.get("context_handler")
+    handler = model_options.get(CONTEXT_HANDLER)
     if handler is not None and handler.should_use_context(model, conds, x_in, timestep, model_options):
         results: list[torch.Tensor] = handler.execute(_wrapped_batch, model, conds, x_in, timestep, model_options)
         return results

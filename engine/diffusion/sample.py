@@ -32,6 +32,7 @@ from darkroom.engine.diffusion.samplers.stochastic import sample_lcm_upscale
 from darkroom.engine.diffusion.sampling_run import SamplingRun, run_in, sampling_run
 from darkroom.engine.diffusion.steps_reported import ProgressCallback, StepsReported
 from darkroom.engine.diffusion.whole_steps import StepRunner, obstacle, sample_in_steps
+from darkroom.engine.diffusion.windowed_batches import CONTEXT_HANDLER, ContextWindows
 from darkroom.engine.diffusion.wrappers import (
     OUTER_SAMPLE,
     PREDICT_NOISE,
@@ -294,7 +295,9 @@ class Guider:
         device = self.model_patcher.load_device
         if denoise_mask is not None:
             denoise_mask = prepare_mask(denoise_mask, noise.shape, device)
-        shape = [noise.shape[0] * 2, *noise.shape[1:]]
+        windows = self.model_options.get(CONTEXT_HANDLER)
+        evaluated = windows.shape_at_once(noise.shape) if isinstance(windows, ContextWindows) else noise.shape
+        shape = [evaluated[0] * 2, *evaluated[1:]]
         references = self._reference_shapes()
         beside = (references,) if references else ()
         estimate = self.model_patcher.memory_required(shape, *beside)

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput, RegularInput
+from darkroom.engine.diffusion.windowed_batches import LatentWindow
 from darkroom.engine.families.joint_text_denoiser import TextTokensDenoiser
 
 DEFAULT_FRAME_RATE = 25.0
@@ -30,6 +32,17 @@ class LtxVideoDenoiser(TextTokensDenoiser):
         inputs |= {name: RegularInput(value) for name, value in given.items() if value is not None}
         inputs["frame_rate"] = ConstantInput(kwargs.get("frame_rate", DEFAULT_FRAME_RATE))
         return inputs
+
+    def cut_for_window(
+        self, name: str, given: BatchedInput, window: LatentWindow, retained: Sequence[int]
+    ) -> BatchedInput | None:
+        """Return None: inputs are cut for a context window as the latent is. Raises ValueError for frames of guides."""
+        if name == "keyframe_idxs":
+            raise ValueError(
+                "context windows: the frames of guides (LTXVAddGuide) are not cut; got a latent with guides, expected "
+                "one without (LTXVImgToVideo with retain_first_frame, or LTXVCropGuides before it)"
+            )
+        return None
 
     def process_timestep(self, timestep: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         """Return a noise level for each token [B, T, 1], or for all of them [B] where everything is painted."""

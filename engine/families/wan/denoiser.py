@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput, NoiseShapedInput, RegularInput
+from darkroom.engine.diffusion.windowed_batches import LatentWindow, cut_input
 from darkroom.engine.families.wan.video_denoiser import MASK_CHANNELS, VideoDenoiser
 
 LATENT_CHANNELS, CELL_PX = 16, 8
 CONTROL_LATENTS, CONTROL_MASKS = 2, 64  # latents and channels of masks of VACE
+FACES_PER_FRAME = 4  # images of a face for each latent frame but the first
 LEAST_SIDE_PX = 64  # of videos with earlier frames, of which 8 cells a side become one token
 # What the VAE makes of black: its first, its second and every further latent frame, by channel.
 BLACK_FIRST = (
@@ -55,6 +58,12 @@ class ControlledVideoDenoiser(VideoDenoiser):
         inputs["vace_context"] = RegularInput(torch.stack(controls, dim=1))
         inputs["vace_strength"] = ConstantInput(kwargs.get("vace_strength", [1.0] * len(controls)))
         return inputs
+
+    def cut_for_window(
+        self, name: str, given: BatchedInput, window: LatentWindow, retained: Sequence[int]
+    ) -> BatchedInput | None:
+        """Return the part of an input for a context window, None for one that is cut as the latent is."""
+        return cut_input(given, window, 3, retained=retained) if name == "vace_context" else None
 
 
 class CameraVideoDenoiser(VideoDenoiser):
@@ -99,6 +108,12 @@ class AudioVideoDenoiser(VideoDenoiser):
                 inputs[name] = RegularInput(self.process_latent_in(latent))
         return inputs
 
+    def cut_for_window(
+        self, name: str, given: BatchedInput, window: LatentWindow, retained: Sequence[int]
+    ) -> BatchedInput | None:
+        """Return the part of an input for a context window, None for one that is cut as the latent is."""
+        return cut_input(given, window, 1) if name == "audio_embed" else None
+
 
 class SpeechVideoDenoiser(VideoDenoiser):
     """HuMo, a figure that speaks. The larger network reads the reference image with its mask."""
@@ -122,6 +137,12 @@ class SpeechVideoDenoiser(VideoDenoiser):
             inputs["reference_latent"] = RegularInput(_given(reference) if reads_mask else reference)
         return inputs
 
+    def cut_for_window(
+        self, name: str, given: BatchedInput, window: LatentWindow, retained: Sequence[int]
+    ) -> BatchedInput | None:
+        """Return the part of an input for a context window, None for one that is cut as the latent is."""
+        return cut_input(given, window, 1) if name == "audio_embed" else None
+
 
 class AnimatedVideoDenoiser(VideoDenoiser):
     """Wan 2.2 Animate, a figure that moves as poses and faces do."""
@@ -135,6 +156,17 @@ class AnimatedVideoDenoiser(VideoDenoiser):
         if kwargs.get("pose_video_latent") is not None:
             inputs["pose_latents"] = RegularInput(self.process_latent_in(kwargs["pose_video_latent"]))
         return inputs
+
+    def cut_for_window(
+        self, name: str, given: BatchedInput, window: LatentWindow, retained: Sequence[int]
+    ) -> BatchedInput | None:
+        """Return the part of an input for a context window, None for one that is cut as the latent is.
+
+        Poses and faces, four images a latent frame, begin at the second latent frame.
+        """
+        if name == "face_pixel_values":
+            return cut_input(given, window, 2, per_place=FACES_PER_FRAME, num_before=1)
+        return cut_input(given, window, 2, num_before=1) if name == "pose_latents" else None
 
 
 def _check_encoder(found: tuple[int, int], expected: tuple[int, int]) -> None:

@@ -1,14 +1,13 @@
-"""Nodes that reduce the evaluations of MODEL: cached steps, and long batches in windows."""
+"""Nodes that reduce the evaluations of MODEL: cached steps."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 from darkroom.engine.diffusion import step_cache as caching
-from darkroom.engine.diffusion.context_windows import FUSE_WEIGHTS, SCHEDULES, ContextWindows, WindowPlan
 from darkroom.engine.diffusion.wrappers import CALC_COND_BATCH, DIFFUSION_MODEL, OUTER_SAMPLE, PREDICT_NOISE
 from darkroom.engine.models.model import Model
-from darkroom.engine.nodes.base import Combo, Flag, Float, Int, NodeContext, node
+from darkroom.engine.nodes.base import Flag, Float, NodeContext, node
 from darkroom.engine.nodes.sockets import MODEL
 
 Threshold = Annotated[float, Float(min=0.0, max=3.0, step=0.01)]
@@ -57,25 +56,4 @@ def lazy_cache(
     return patched
 
 
-@node("ContextWindowsManual", display_name="Context Windows (Manual)", category="context",
-      python_module="comfy_extras.nodes_context_windows", experimental=True)  # fmt: skip
-def context_windows_manual(
-    context: NodeContext,
-    *,
-    model: MODEL,
-    context_length: Annotated[int, Int(min=1)] = 16,
-    context_overlap: Annotated[int, Int(min=0)] = 4,
-    context_schedule: Annotated[str, Combo(tuple(SCHEDULES))],
-    context_stride: Annotated[int, Int(min=1)] = 1,
-    closed_loop: Annotated[bool, Flag()] = False,
-    fuse_method: Annotated[str, Combo(tuple(FUSE_WEIGHTS))] = "pyramid",
-    dim: Annotated[int, Int(min=0, max=5)] = 0,
-) -> MODEL:
-    """Manually set context windows."""
-    plan = WindowPlan(context_length, context_overlap, context_stride, closed_loop)
-    patched = model.clone()
-    patched.model_options["context_handler"] = ContextWindows(context_schedule, fuse_method, plan, dim)
-    return patched
-
-
-NODES = (easy_cache, lazy_cache, context_windows_manual)
+NODES = (easy_cache, lazy_cache)

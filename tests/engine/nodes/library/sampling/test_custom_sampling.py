@@ -15,6 +15,7 @@ from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.library.conditioning.text import clip_text_encode
 from darkroom.engine.nodes.library.sampling import (
     attention_guidance,
+    context_windows,
     custom_sampling,
     guidance,
     model_sampling,
@@ -222,7 +223,7 @@ def test_a_patch_changes_its_clone_and_nothing_else(
 
 
 def test_batches_in_windows_are_the_batch(context: NodeContext, inputs: dict[str, Any]) -> None:
-    patched = step_cache.context_windows_manual(
+    patched = context_windows.context_windows_manual(
         context, model=inputs["model"], context_length=2, context_overlap=1, context_schedule="standard_static",
         fuse_method="flat",
     )  # fmt: skip
