@@ -14,6 +14,11 @@ def model_sampling_of(model: object) -> object | None:
     return getattr(getattr(getattr(model, "inner_model", None), "inner_model", None), "model_sampling", None)
 
 
+def noise_scale_of(model: object) -> float:
+    """Return the standard deviation of a flow's noise in training; 1 for all other parameterisations."""
+    return float(getattr(model_sampling_of(model), "noise_scale", 1.0))
+
+
 def levels_with_ratio(sigmas: torch.Tensor, model: object) -> torch.Tensor:
     """Return levels that have a signal-to-noise ratio: the first one is below 1."""
     if sigmas[0] < 1:

@@ -72,9 +72,13 @@ class DistilledSchedule(DiscreteSchedule):
 
 
 class RectifiedFlow:
-    """Liu et al. 2022 (arXiv 2209.03003): x = (1 - sigma) x0 + sigma n, and the network predicts n - x0."""
+    """Liu et al. 2022 (arXiv 2209.03003): x = (1 - sigma) x0 + sigma n, and the network predicts n - x0.
+
+    `noise_scale` is the standard deviation of n in training.
+    """
 
     sigma_data = 1.0
+    noise_scale = 1.0
 
     def calculate_input(self, sigma: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         return noise
@@ -88,7 +92,8 @@ class RectifiedFlow:
         self, sigma: torch.Tensor, noise: torch.Tensor, latent_image: torch.Tensor, max_denoise: bool = False
     ) -> torch.Tensor:
         sigma = reshape_sigma(sigma, noise.ndim)
-        return sigma * noise + (1.0 - sigma) * latent_image
+        scaled = noise if self.noise_scale == 1.0 else self.noise_scale * noise
+        return sigma * scaled + (1.0 - sigma) * latent_image
 
     def inverse_noise_scaling(self, sigma: torch.Tensor, latent: torch.Tensor) -> torch.Tensor:
         return latent / (1.0 - reshape_sigma(sigma, latent.ndim))

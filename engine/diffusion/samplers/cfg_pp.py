@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from darkroom.engine.diffusion.flow_levels import noise_scale_of
 from darkroom.engine.diffusion.host_levels import of_batch
 from darkroom.engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from darkroom.engine.diffusion.options import ExtraArgs, Options
@@ -56,6 +57,7 @@ def sample_euler_ancestral_cfg_pp_flow(
     """Sample by Euler's method with CFG++; how far down and up is reckoned in the ratio of noise to signal."""
     uncond = UnconditionalWatch(extra_args)
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=uncond.extra_args.get("seed"))
+    s_noise = s_noise * noise_scale_of(model)
     ones = x.new_ones([x.shape[0]])
     for i in range(len(sigmas) - 1):
         denoised = model(x, of_batch(sigmas[i], ones), **uncond.extra_args)
@@ -106,6 +108,7 @@ def sample_euler_ancestral_cfg_pp(
     """Sample by Euler's method with CFG++, to below the next level, then fresh noise up to it."""
     uncond = UnconditionalWatch(extra_args)
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=uncond.extra_args.get("seed"))
+    s_noise = s_noise * noise_scale_of(model)
     ones = x.new_ones([x.shape[0]])
     for i in range(len(sigmas) - 1):
         denoised = model(x, of_batch(sigmas[i], ones), **uncond.extra_args)
@@ -170,6 +173,7 @@ def sample_dpmpp_2s_ancestral_cfg_pp(
     """Sample by DPM-Solver++(2S), ancestral, with CFG++: x is moved by (guided - unconditional) before it decays."""
     uncond = UnconditionalWatch(extra_args)
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=uncond.extra_args.get("seed"))
+    s_noise = s_noise * noise_scale_of(model)
     ones = x.new_ones([x.shape[0]])
     for i in range(len(sigmas) - 1):
         denoised = model(x, of_batch(sigmas[i], ones), **uncond.extra_args)

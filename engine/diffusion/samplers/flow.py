@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from darkroom.engine.diffusion.brownian import brownian_noise_sampler
-from darkroom.engine.diffusion.flow_levels import levels_with_ratio, model_sampling_of
+from darkroom.engine.diffusion.flow_levels import levels_with_ratio, model_sampling_of, noise_scale_of
 from darkroom.engine.diffusion.host_levels import of_batch, on_host
 from darkroom.engine.diffusion.model_sampling_variants import RectifiedFlow
 from darkroom.engine.diffusion.noise import NoiseSampler, default_noise_sampler
@@ -79,6 +79,7 @@ def _sampling_by_ratio(sampler: SamplerFunction, *, path_on_cpu: bool | None, ha
         schedule: Any = model_sampling_of(model)
         levels = levels_with_ratio(sigmas, model)
         ratios = levels / (1 - levels)
+        noise_scale = noise_scale_of(model)
         exact: dict[float, torch.Tensor] = dict(zip(ratios.tolist(), levels, strict=True))
 
         def sigma_of(ratio: object) -> torch.Tensor:
@@ -101,6 +102,8 @@ def _sampling_by_ratio(sampler: SamplerFunction, *, path_on_cpu: bool | None, ha
             draw = brownian_noise_sampler(x, sigmas[sigmas > 0].min(), sigmas.max(), seed, on_cpu=path_on_cpu)
         if draw is not None:
             options["noise_sampler"] = lambda first, second: draw(sigma_of(first), sigma_of(second))
+        if noise_scale != 1.0:  # the sampler itself meets a model without one
+            options["s_noise"] = options.get("s_noise", 1.0) * noise_scale
         if has_tau:
             options["tau_func"] = _tau_of_ratio(options.get("tau_func"), schedule, sigma_of)
         y = sampler(denoise, x / (1 - levels[0]), ratios, extra_args, tell, disable, **options)
@@ -147,6 +150,7 @@ def ancestral(step: Step) -> SamplerFunction:
     ) -> torch.Tensor:
         extra_args = extra_args or {}
         noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
+        s_noise = s_noise * noise_scale_of(model)
         ones = x.new_ones([x.shape[0]])
 
         def denoise(x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from darkroom.engine.diffusion.flow_levels import noise_scale_of
 from darkroom.engine.diffusion.host_levels import of_batch, on_host
 from darkroom.engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from darkroom.engine.diffusion.options import ExtraArgs
@@ -229,6 +230,7 @@ def _res_multistep(
 ) -> torch.Tensor:
     """Sample by RES, second order, multistep: Zhang et al. 2023 (arXiv 2308.02157), algorithm 2, ancestral by `eta`."""
     uncond = UnconditionalWatch(extra_args) if has_cfg_pp else None
+    s_noise = s_noise * noise_scale_of(model)
     extra_args = uncond.extra_args if uncond is not None else extra_args or {}
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
     ones = x.new_ones([x.shape[0]])

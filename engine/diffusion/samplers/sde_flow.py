@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 
 from darkroom.engine.diffusion.brownian import brownian_noise_of
-from darkroom.engine.diffusion.flow_levels import levels_with_ratio
+from darkroom.engine.diffusion.flow_levels import levels_with_ratio, noise_scale_of
 from darkroom.engine.diffusion.host_levels import of_batch
 from darkroom.engine.diffusion.noise import NoiseSampler
 from darkroom.engine.diffusion.samplers.base import ModelFunction, StepCallback, get_ancestral_step, report
@@ -42,6 +42,7 @@ def sample_dpmpp_sde_flow(
     options = dict(extra_args or {})
     draw = noise_sampler or brownian_noise_of(x, sigmas, options, on_cpu=noise_on_cpu)
     levels = levels_with_ratio(sigmas, model)
+    s_noise = s_noise * noise_scale_of(model)
     ones = x.new_ones([x.shape[0]])
     for index in range(len(levels) - 1):
         sigma, target = levels[index], levels[index + 1]

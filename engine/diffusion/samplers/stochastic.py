@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
+from darkroom.engine.diffusion.flow_levels import model_sampling_of
 from darkroom.engine.diffusion.host_levels import of_batch
+from darkroom.engine.diffusion.model_sampling_variants import RectifiedFlow
 from darkroom.engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from darkroom.engine.diffusion.options import ExtraArgs
 from darkroom.engine.diffusion.samplers.base import ModelFunction, StepCallback, get_ancestral_step, report
@@ -80,30 +83,24 @@ def sample_ddpm(
     return x
 
 
-@torch.no_grad()
-def sample_lcm_flow(
-    model: ModelFunction,
-    x: torch.Tensor,
-    sigmas: torch.Tensor,
-    extra_args: ExtraArgs | None = None,
-    callback: StepCallback | None = None,
-    disable: bool | None = None,
-    noise_sampler: NoiseSampler | None = None,
-) -> torch.Tensor:
-    """Sample by Predict, noise again as the flow does, repeat."""
-    extra_args = extra_args or {}
-    noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
-    ones = x.new_ones([x.shape[0]])
-    for i in range(len(sigmas) - 1):
-        denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
-        report(callback, i, x, sigmas[i], sigmas[i], denoised)
-        x = denoised
-        if sigmas[i + 1] > 0:
-            x = blended(denoised, noise_sampler(sigmas[i], sigmas[i + 1]), sigmas[i + 1])
-    return x
+def _clipped(noise: torch.Tensor, num_deviations: float) -> torch.Tensor:
+    """Return noise within so many of its standard deviations; 0 leaves it as it is."""
+    if num_deviations <= 0:
+        return noise
+    bound = num_deviations * noise.std()
+    return noise.clamp(min=-bound, max=bound)
 
 
-@sampler("lcm", evaluations_per_step=1, deterministic=False, flow=instead(sample_lcm_flow))
+def _renoised(model: ModelFunction, denoised: torch.Tensor, noise: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+    """Return a prediction with noise up to `sigma`, as the model's parameterisation adds it."""
+    sampling: Any = model_sampling_of(model)
+    if isinstance(sampling, RectifiedFlow):
+        scale = sampling.noise_scale
+        return blended(denoised, noise if scale == 1.0 else noise * scale, sigma)
+    return denoised + sigma * noise
+
+
+@sampler("lcm", evaluations_per_step=1, deterministic=False)
 @torch.no_grad()
 def sample_lcm(
     model: ModelFunction,
@@ -113,17 +110,27 @@ def sample_lcm(
     callback: StepCallback | None = None,
     disable: bool | None = None,
     noise_sampler: NoiseSampler | None = None,
+    s_noise: float = 1.0,
+    s_noise_end: float | None = None,
+    noise_clip_std: float = 0.0,
 ) -> torch.Tensor:
-    """Sample by multistep consistency: Luo et al. 2023 (arXiv 2310.04378), alg. 3: predict, noise again, repeat."""
+    """Sample by multistep consistency: Luo et al. 2023 (arXiv 2310.04378), alg. 3: predict, noise again, repeat.
+
+    The noise is clamped to `noise_clip_std` standard deviations (0: not at all), then scaled by `s_noise` in the first
+    step and `s_noise_end` in the last, linearly between.
+    """
     extra_args = extra_args or {}
     noise_sampler = noise_sampler or default_noise_sampler(x, seed=extra_args.get("seed"))
     ones = x.new_ones([x.shape[0]])
+    last, change = len(sigmas) - 2, 0.0 if s_noise_end is None else s_noise_end - s_noise
     for i in range(len(sigmas) - 1):
         denoised = model(x, of_batch(sigmas[i], ones), **extra_args)
         report(callback, i, x, sigmas[i], sigmas[i], denoised)
         x = denoised
         if sigmas[i + 1] > 0:
-            x = x + sigmas[i + 1] * noise_sampler(sigmas[i], sigmas[i + 1])
+            noise = _clipped(noise_sampler(sigmas[i], sigmas[i + 1]), noise_clip_std)
+            factor = s_noise + change * (i / last if last else 0.0)
+            x = _renoised(model, denoised, noise if factor == 1.0 else noise * factor, sigmas[i + 1])
     return x
 
 

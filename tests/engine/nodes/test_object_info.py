@@ -36,7 +36,10 @@ OF_FURTHER_FAMILIES = {name for family in families() if not family.is_default fo
 LATER_TYPES = {name for family in families() for name in family.comfyui.text_types} - comfyui_text_types().keys()
 # Outputs that nodes have since ComfyUI 0.33.0: they pass on what they saved or showed (`passing_on.py`).
 LATER_OUTPUTS = {class_type for class_type, outputs in OUTPUTS_OF_OUTPUT_NODES.items() if outputs}
-LATER_CHOICES = ("index_timestep_zero",)  # of reference images: Krea 2 and Qwen-Image-Edit-2511 see them so
+LATER_CHOICES = (
+    "index_timestep_zero",  # of reference images: Krea 2 and Qwen-Image-Edit-2511 see them so
+    "exp_heun_2_x0", "exp_heun_2_x0_sde",  # samplers
+)  # fmt: skip
 
 
 class Environment(NoFiles):

@@ -137,21 +137,19 @@ def er_sde(
     eta: Factor = 1.0,
     s_noise: Factor = 1.0,
 ) -> SAMPLER:
-    """Select ER-SDE with the paper's own noise scaler, with sigma^(eta + 1) (reverse-time SDE), or without noise (ODE).
+    """Select ER-SDE with the paper's noise scaler, the one of the reverse-time SDE, or none (ODE).
 
-    `eta` counts for the reverse-time SDE alone.
+    `eta` is the exponent of what a scaler adds to sigma; without noise the SDEs are the ODE.
     """
-    if solver_type == "ER-SDE":
-        return _with_options("er_sde", s_noise=s_noise, max_stage=max_stage)
-    strength = 0.0 if solver_type == "ODE" else eta
+    is_ode = solver_type == "ODE" or eta == 0
 
     def noise_scaler(sigma: torch.Tensor) -> torch.Tensor:
-        return sigma ** (strength + 1)
+        if is_ode:
+            return sigma
+        added = (sigma**0.3).exp() + 10.0 if solver_type == "ER-SDE" else sigma
+        return sigma * added**eta
 
-    has_noise = strength != 0
-    return _with_options(
-        "er_sde", s_noise=s_noise if has_noise else 0.0, noise_scaler=noise_scaler, max_stage=max_stage
-    )
+    return _with_options("er_sde", s_noise=0.0 if is_ode else s_noise, noise_scaler=noise_scaler, max_stage=max_stage)
 
 
 @node("SamplerSASolver", category=CATEGORY, python_module=MODULE, facts=NodeFacts(sampler="sa_solver"))

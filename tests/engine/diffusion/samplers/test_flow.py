@@ -1,4 +1,4 @@
-"""Each sampler of a rectified flow, on a toy model, against values recorded from ComfyUI 0.3.64 with the same model."""
+"""Each sampler of a rectified flow, on a toy model, against values recorded from ComfyUI 0.33.0 with the same model."""
 
 from __future__ import annotations
 
@@ -13,31 +13,54 @@ from darkroom.engine.diffusion.samplers.registry import declared_samplers
 
 RECORDED = {
     "euler_cfg_pp": (0.58930, -0.17067, -0.67630, 0.30829),
-    "euler_ancestral": (0.17150, 0.15368, -0.56914, 0.13826),
-    "euler_ancestral_cfg_pp": (0.03374, 0.18663, -0.48507, 0.03769),
-    "dpm_2_ancestral": (0.17795, 0.15776, -0.59234, 0.14908),
-    "dpmpp_2s_ancestral": (0.17416, 0.15644, -0.58093, 0.14338),
+    "euler_ancestral": (-0.05379, -0.40340, 0.24878, 0.19653),
+    "euler_ancestral_cfg_pp": (-0.00636, -0.33535, 0.36214, 0.19121),
+    "dpm_2_ancestral": (-0.08098, -0.41824, 0.25188, 0.19745),
+    "dpmpp_2s_ancestral": (-0.06856, -0.41076, 0.25116, 0.19682),
     "dpmpp_sde": (-0.41257, -0.27174, 0.00356, -0.13956),
     "dpmpp_2m_sde": (-0.41050, -0.19325, -0.07172, 0.18706),
     "dpmpp_2m_sde_heun": (-0.42036, -0.19646, -0.10068, 0.23715),
     "dpmpp_3m_sde": (-0.41792, -0.21043, -0.14682, 0.29285),
-    "lcm": (0.07828, 0.09662, -0.41265, 0.04146),
-    "er_sde": (-0.17981, 0.17836, -0.54375, 0.15223),
-    "seeds_2": (-0.15081, -0.11359, 0.17944, -0.10190),
-    "seeds_3": (-0.47945, -0.18714, 0.37943, -0.46349),
-    "sa_solver": (-0.18485, 0.59515, -0.56368, -0.23993),
-    "sa_solver_pece": (-0.17855, 0.61275, -0.57313, -0.27730),
+    "lcm": (0.16018, -0.29899, 0.26437, 0.20398),
+    "er_sde": (-0.59171, -0.42640, 0.51904, -0.07484),
+    "exp_heun_2_x0": (0.59130, -0.16992, -0.68100, 0.30709),
+    "exp_heun_2_x0_sde": (0.49787, -0.24109, -0.08424, -0.00869),
+    "seeds_2": (0.15936, -0.29436, -0.15008, -0.47693),
+    "seeds_3": (-0.36060, 0.11526, -0.05502, -0.44797),
+    "sa_solver": (-0.62826, -0.07981, 0.58478, 0.17443),
+    "sa_solver_pece": (-0.63221, -0.05287, 0.59152, 0.21529),
     "uni_pc": (0.61116, -0.17748, -0.69847, 0.32027),
 }
+SCALED_NOISE = {
+    "euler_ancestral": (-0.01042, -0.50654, 0.37516, 0.24683),
+    "euler_ancestral_cfg_pp": (0.09768, -0.43397, 0.42321, 0.26749),
+    "dpm_2_ancestral": (-0.07087, -0.52228, 0.38595, 0.24553),
+    "dpmpp_2s_ancestral": (-0.04049, -0.51435, 0.38175, 0.24605),
+    "dpmpp_sde": (-0.52951, -0.36934, 0.00107, -0.20142),
+    "dpmpp_2m_sde": (-0.52868, -0.27582, -0.10853, 0.22893),
+    "dpmpp_2m_sde_heun": (-0.53725, -0.27954, -0.14793, 0.28989),
+    "dpmpp_3m_sde": (-0.53531, -0.29466, -0.20282, 0.35194),
+    "lcm": (0.30375, -0.39122, 0.29464, 0.28185),
+    "er_sde": (-0.66939, -0.53120, 0.62008, -0.10070),
+    "exp_heun_2_x0_sde": (0.59388, -0.27987, -0.12111, -0.00899),
+    "seeds_2": (0.15149, -0.38001, -0.20316, -0.57556),
+    "seeds_3": (-0.48899, 0.15626, -0.06616, -0.54113),
+    "sa_solver": (-0.70745, -0.09369, 0.67541, 0.24918),
+    "sa_solver_pece": (-0.71355, -0.06117, 0.68208, 0.29772),
+    "res_multistep_ancestral": (-0.41028, -0.63826, 0.24701, 0.34820),
+    "dpmpp_2s_ancestral_cfg_pp": (0.16309, -0.56171, -0.07673, 0.41803),
+}
+"""The same, of a model that was trained with noise of a standard deviation of 1.4."""
 
 
 class ToyModel:
     """A guided prediction that knows it is read as a flow."""
 
-    def __init__(self) -> None:
+    def __init__(self, noise_scale: float = 1.0) -> None:
         self.inner_model = self
         self.model_patcher = self
         self.model_sampling = Flow(3.0, multiplier=1000)
+        self.model_sampling.noise_scale = noise_scale
 
     def get_model_object(self, name: str) -> Any:
         assert name == "model_sampling"
@@ -53,10 +76,19 @@ class ToyModel:
         return denoised
 
 
-@pytest.mark.parametrize("name", RECORDED)
-def test_flows_are_sampled_as_in_comfyui(name: str) -> None:
-    model = ToyModel()
+def _sampled(name: str, model: ToyModel) -> list[float]:
     x = torch.randn(1, 1, 2, 2, generator=torch.Generator().manual_seed(0))
     sigmas = torch.tensor([1.0, 0.9, 0.6, 0.3, 0.0])
     sampled = declared_samplers()[name].function(model, x, sigmas, extra_args={"seed": 5, "model_options": {}})
-    assert sampled.flatten().tolist() == pytest.approx(RECORDED[name], abs=5e-4)
+    found: list[float] = sampled.flatten().tolist()
+    return found
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_flows_are_sampled_as_in_comfyui(name: str) -> None:
+    assert _sampled(name, ToyModel()) == pytest.approx(RECORDED[name], abs=5e-5)
+
+
+@pytest.mark.parametrize("name", SCALED_NOISE)
+def test_fresh_noise_is_that_of_the_models_training(name: str) -> None:
+    assert _sampled(name, ToyModel(noise_scale=1.4)) == pytest.approx(SCALED_NOISE[name], abs=5e-5)
