@@ -25,13 +25,8 @@ MAX_LENGTH = 77
 KEPT_WORD_LENGTH, MAX_KEPT_WORDS = 64, 100_000  # of words already encoded
 LONG_WORD = 8  # tokens from which a word may be broken between chunks
 CONTRACTIONS = ("'s", "'t", "'re", "'ve", "'m", "'ll", "'d")
+SEPARATORS = "\x1c\x1d\x1e\x1f"  # control characters that are space to Python alone
 LONG_RUN_OF_MARKS = re.compile(r"[^\w\s]{256}")  # or of punctuation, which it costs no more than time
-
-# The blocks whose ideographs stand for a word each.
-IDEOGRAPHS = (
-    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF),
-    (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
-)  # fmt: skip
 
 
 def byte_letters() -> dict[int, str]:
@@ -136,21 +131,8 @@ class BytePairs:
 
 
 def clean(text: str) -> str:
-    """Clean a text like the original tokenizer.
-
-    It removes control characters, separates ideographs, applies NFC and converts to lower case.
-    """
-    kept = []
-    for letter in text:
-        if letter.isspace() or unicodedata.category(letter) == "Zs":
-            kept.append(" ")
-        elif letter in ("\0", "\ufffd") or unicodedata.category(letter).startswith("C"):
-            continue
-        elif any(low <= ord(letter) <= high for low, high in IDEOGRAPHS):
-            kept.append(f" {letter} ")
-        else:
-            kept.append(letter)
-    return " ".join(unicodedata.normalize("NFC", _with_marks_in_order("".join(kept))).split()).lower()
+    """Return a text in NFC and lower case, each letter by itself, as version 5 of the transformers library does."""
+    return "".join(letter.lower() for letter in unicodedata.normalize("NFC", _with_marks_in_order(text)))
 
 
 def _with_marks_in_order(text: str) -> str:
@@ -166,14 +148,21 @@ def _with_marks_in_order(text: str) -> str:
 
 
 def split_words(text: str) -> Iterator[str]:
-    """Split a text into contractions, runs of letters, single digits, and runs of anything else that is not space."""
+    """Split a text into contractions, runs of letters, single digits, and runs of anything else that is not space.
+
+    The texts of the start and the end token, which come here from upper case alone, end a run.
+    """
     index = 0
     while index < len(text):
-        contraction = next((item for item in CONTRACTIONS if text.startswith(item, index)), None)
+        known = next((item for item in (START_TEXT, END_TEXT, *CONTRACTIONS) if text.startswith(item, index)), None)
+        if known in (START_TEXT, END_TEXT):
+            yield from (known[:2], known[2:-2], known[-2:])
+            index += len(known)
+            continue
         kind = _kind(text[index])
         end = index + 1
-        if contraction is not None:
-            end = index + len(contraction)
+        if known is not None:
+            end = index + len(known)
         elif kind in ("letter", "other"):
             while end < len(text) and _kind(text[end]) == kind:
                 end += 1
@@ -183,7 +172,7 @@ def split_words(text: str) -> Iterator[str]:
 
 
 def _kind(letter: str) -> str:
-    if letter.isspace():
+    if letter.isspace() and letter not in SEPARATORS:
         return "space"
     category = unicodedata.category(letter)
     return {"L": "letter", "N": "digit"}.get(category[0], "other")
