@@ -95,7 +95,7 @@ class InputSpec:
 class OutputSpec:
     type: str | Sequence[Any]
     name: str
-    is_list: bool = False
+    is_list: bool | None = False  # None: as False, shown as ComfyUI's nodes show it that return a list as one value
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ def rules_of(
         lazy=frozenset(item.name for item in declared if item.is_lazy),
         raw_links=frozenset(item.name for item in declared if item.takes_raw_link),
         output_types=tuple(ANY_TYPE if item.type == MATCHED else item.type for item in spec.outputs),
-        lists_out=tuple(item.is_list for item in spec.outputs),
+        lists_out=tuple(bool(item.is_list) for item in spec.outputs),
         keyed_by_id=not spec.is_idempotent or "UNIQUE_ID" in hidden.values(),
         has_fingerprint=has_fingerprint,
         check=check,

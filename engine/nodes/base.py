@@ -368,10 +368,13 @@ class Hidden:
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """Marker that gives an output a name other than its type, or makes it a list."""
+    """Marker that gives an output a name other than its type, or makes it a list.
+
+    None is the value of ComfyUI's nodes that return a list as one value: no list between nodes.
+    """
 
     name: str | None = None
-    is_list: bool = False
+    is_list: bool | None = False
 
 
 # --- what a node returns and may touch -------------------------------------------------------------------------------
@@ -458,6 +461,11 @@ def _unheard(text: str) -> None:
     """Discard a text that has no receiver."""
 
 
+def _listed(_name: str) -> bool:
+    """Return True: values are given item by item."""
+    return True
+
+
 def _not_continued(node_ids: Collection[str]) -> None:
     """Have no effect: outside of a run nothing goes on."""
 
@@ -492,6 +500,7 @@ class NodeContext:
     report_text: Callable[[str], None] = _unheard  # shown with the node
     output_is_streamed: Callable[[], bool] = _held  # True where one input alone takes the result, and in pieces
     continued: Callable[[Collection[str]], None] = _not_continued  # a prompt that goes on has these nodes changed
+    input_comes_as_list: Callable[[str], bool] = _listed  # False where the source gives one value, perhaps a list
 
 
 # --- what the runtime sees -------------------------------------------------------------------------------------------

@@ -249,6 +249,7 @@ class NodeCalls:
             lambda text: self._report.emit(NodeText(self._prompt_id, ref, text)),
             partial(self._graph.is_streamed, ref.node_id),
             self._continued,
+            partial(self._graph.comes_as_list, ref.node_id),
         )
 
     def _continued(self, changed: Collection[str]) -> None:

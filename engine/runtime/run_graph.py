@@ -212,6 +212,14 @@ class RunGraph:
         rules = self.rules_of(node)
         return name in rules.streamed and not (rules.is_output and self._takers_of(node.id))
 
+    def comes_as_list(self, node_id: str, name: str) -> bool:
+        """Return True where the source of a node's input gives a list between nodes, and for a value."""
+        value = self.prompt.node(node_id).inputs.get(name)
+        if not is_link(value):
+            return True
+        lists_out = self.rules_of(self.prompt.node(value[0])).lists_out
+        return value[1] < len(lists_out) and lists_out[value[1]]
+
     def _takers_of(self, node_id: str) -> list[tuple[Node, str]]:
         """Return the inputs that take results of a node."""
         return [

@@ -23,6 +23,10 @@ FAST = {
     "later_nodes": (
         "resize_pictures", "resize_masks", "growing_batches", "logic_and_arithmetic", "advanced_saving",
     ),
+    "flow_nodes": (
+        "lists_of_texts", "numbers", "text_changes", "string_format", "json_texts", "training_images", "image_lists",
+        "text_overlay",
+    ),
 }  # fmt: skip
 
 pytestmark = pytest.mark.timeout(600)

@@ -16,7 +16,7 @@ from darkroom.engine.images.svg import Svg
 from darkroom.engine.media.video import VideoComponents, VideoFromComponents
 from darkroom.engine.nodes.base import NodeContext, NodeOutput, Socket, node
 from darkroom.engine.nodes.built_in import built_in_nodes
-from darkroom.engine.nodes.sockets import ANY, AUDIO, IMAGE, LATENT, MASK, SVG, VIDEO
+from darkroom.engine.nodes.sockets import ANY, AUDIO, IMAGE, LATENT, MASK, STRING, SVG, VIDEO
 from darkroom.engine.runtime.outputs import FileFolders
 from darkroom.engine.settings import EngineSettings
 from tests.engine.nodes.passing_on import OUTPUTS_OF_OUTPUT_NODES
@@ -31,6 +31,7 @@ MADE = {
     "AUDIO": {"waveform": torch.zeros(1, 2, 4410), "sample_rate": 44100},
     "SVG": Svg([BytesIO(b"<svg></svg>")]),
     "VIDEO": VideoFromComponents(VideoComponents(torch.zeros(3, 32, 32, 3), Fraction(8))),
+    "STRING": "words",
     "*": {"words": ["a", "\u00fc"]},
 }
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -40,6 +41,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "SaveVideo": {"format": "auto", "codec": "auto"},
     "SaveAudioMP3": {"quality": "128k"},
     "SaveAudioOpus": {"quality": "128k"},
+    "SaveText": {"format": "txt"},
     "SaveImageAdvanced": {"format": "png", "format.bit_depth": "8-bit", "format.input_color_space": "sRGB"},
 }
 TAKEN = {"PreviewAny": "*"}  # what it got, where that is not what it passes on
@@ -55,7 +57,10 @@ def sources() -> list[Any]:
         make.__annotations__["return"] = socket
         return node(f"Make {kind}", category="test")(make)
 
-    sockets = {"IMAGE": IMAGE, "MASK": MASK, "LATENT": LATENT, "AUDIO": AUDIO, "SVG": SVG, "VIDEO": VIDEO, "*": ANY}
+    sockets = {
+        "IMAGE": IMAGE, "MASK": MASK, "LATENT": LATENT, "AUDIO": AUDIO, "SVG": SVG, "VIDEO": VIDEO, "STRING": STRING,
+        "*": ANY,
+    }  # fmt: skip
     return [source(kind, socket) for kind, socket in sockets.items()]
 
 
