@@ -114,7 +114,8 @@ class _Expansion:
         for index, name in enumerate(_names_of(template)):
             section: Section = "required" if index < num_required else "optional"
             dotted = ".".join((*place, name))
-            self.declared.append(replace(without_match(repeated), name=dotted, section=section))
+            grown = replace(without_match(repeated), name=dotted, section=section, is_unfollowed=item.is_unfollowed)
+            self.declared.append(grown)
             if dotted in self.inputs:
                 self.places[dotted] = (*place, name)
                 is_empty = False

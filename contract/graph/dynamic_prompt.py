@@ -51,6 +51,8 @@ class DynamicPrompt:
     def expand(self, parent_id: str, graph: Mapping[str, object]) -> list[Node]:
         """Add the nodes that one expanded into.
 
+        `override_display_id` of a node is the one that it is shown at, `override_real_id` the one that its errors name.
+
         Raises DuplicateNodeError when an id is taken, `PromptRejected` when the graph is no prompt.
         """
         added = parse_prompt(graph)
@@ -60,14 +62,21 @@ class DynamicPrompt:
                     f"Attempt to add duplicate node {node_id}. Ensure node ids are unique and deterministic or use "
                     "graph_utils.GraphBuilder."
                 )
-        real = self.get_real_node_id(parent_id)
+        real_parent = self.get_real_node_id(parent_id)
         for node_id, node in added.items():
             shown = str(node.raw.get("override_display_id", parent_id))
             self._nodes[node_id] = node
             self._parents[node_id] = parent_id
-            self._real[node_id] = real
+            real = node.raw.get("override_real_id")
+            self._real[node_id] = (
+                self.get_real_node_id(real) if isinstance(real, str) and real in self._nodes else real_parent
+            )
             self._display[node_id] = self._display.get(shown, shown)
         return list(added.values())
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self._nodes)
 
     # --- as ComfyUI names them ---
 

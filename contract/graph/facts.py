@@ -25,6 +25,7 @@ PACKS: Final = "custom_nodes"
 
 FileKind = Literal["image", "latent", "file"]
 Items = Literal["", "alone", "alike"]
+LoopBoundary = Literal["", "start", "end"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,9 @@ class NodeFacts:
 
     queues_again: bool = False
     """True if it counts all outputs of a prompt, and queues the prompt again when these are done."""
+
+    loop: LoopBoundary = ""
+    """`start` or `end` of a loop, whose body runs once an iteration."""
 
     def joined(self, other: NodeFacts) -> NodeFacts:
         """Return these facts with those that the other has; entries of both for what is known by input."""

@@ -53,6 +53,7 @@ class InputSpec:
     is_open: bool = False  # the choices are what is offered; other values may be good too
     is_one_folder: bool = False  # the choices are the files of one folder; names in other folders may be good too
     is_listed: bool = False  # declared, and so shown, with no options in the place of options; hidden: as a list
+    is_unfollowed: bool = False  # the node gets the link itself, and what it leads to does not run for it
 
     @property
     def choices(self) -> Sequence[Any] | None:
@@ -80,11 +81,11 @@ class InputSpec:
 
     @property
     def is_lazy(self) -> bool:
-        return bool(self.options.get("lazy"))
+        return self.is_unfollowed or bool(self.options.get("lazy"))
 
     @property
     def takes_raw_link(self) -> bool:
-        return bool(self.options.get("rawLink"))
+        return self.is_unfollowed or bool(self.options.get("rawLink"))
 
     def as_json(self) -> list[Any]:
         """Return the two-element form of `/object_info` and of `input_config` in error bodies."""

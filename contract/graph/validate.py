@@ -15,6 +15,7 @@ from typing import Any
 
 from darkroom.contract.errors import Explanation, NodeProblems, Problem, PromptRejected
 from darkroom.contract.graph.dynamic_inputs import expanded, nested
+from darkroom.contract.graph.loops import find_loops
 from darkroom.contract.graph.problems import (
     bad_link,
     bad_value,
@@ -144,9 +145,13 @@ def find_problems(
     ]
     if not outputs:
         return Findings((), [_no_outputs()], {}, data)
-    walk = _Walk(prompt, rules, excuses, misfits=find_misfits(prompt, rules))
+    loops = find_loops(prompt, lambda item: rules[item].facts.loop, lambda item: rules[item].is_output)
+    walk = _Walk(prompt, rules, excuses, misfits={**find_misfits(prompt, rules), **loops.problems})
     for node_id in outputs:
         walk.visit(node_id)
+        root = loops.root_of(node_id)
+        walk.visit(root)
+        walk.fine[node_id] &= walk.fine[root]
     walk.visit_set_aside()
     return walk.findings(data, outputs)
 

@@ -24,9 +24,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Protocol
 
+from darkroom.contract.errors import PromptRejected
 from darkroom.contract.graph.facts import Facts, NodeFacts
+from darkroom.contract.graph.loops import MAX_ITERATIONS, NO_LOOPS, FoundLoops, find_loops, iterations_of
 from darkroom.contract.graph.model_inputs import NETWORK_FOLDERS, ModelInputs
-from darkroom.contract.graph.prompt import is_link
+from darkroom.contract.graph.prompt import is_link, parse_prompt
 from darkroom.contract.unit import UNIT_PASSES, UNIT_PIXELS, UNIT_SIDE_PX, UNIT_STEPS, UNIT_WORKLOAD
 
 JsonObject = Mapping[str, object]
@@ -368,6 +370,22 @@ class PromptWork:
         """Sum of pixels times steps over all nodes that sample, without those of unknown steps."""
         return math.ceil(sum(item.size.sampled_pixels * (item.steps or 0.0) for item in self.samplings))
 
+    @cached_property
+    def _loops(self) -> FoundLoops:
+        try:
+            nodes = parse_prompt(self.graph.prompt)
+        except PromptRejected:
+            return NO_LOOPS
+        return find_loops(nodes, lambda class_type: self.graph.facts.of(class_type).loop)
+
+    def times_of(self, node_id: str) -> float:
+        """Return how often a node runs: once, or once in each iteration of the loops around it where they are known."""
+        return self._loops.times(node_id, self._iterations_of)
+
+    def _iterations_of(self, start: str) -> float:
+        number = iterations_of(self.graph.inputs(start), self.graph.number)
+        return 1.0 if number is None else min(max(number, 1.0), MAX_ITERATIONS)
+
     def video_lengths(self) -> Iterator[VideoLength]:
         """Yield the length of the video of every node that takes images and a frame rate."""
         for node_id in self.graph.prompt:
@@ -705,7 +723,8 @@ def _work_of(work: PromptWork, sampling: Sampling, families: Mapping[ModelFile, 
     family = None if file is None else families.get(file)
     evaluations, sampler = work.evaluations_of(sampling.node_id)
     steps = UNIT_STEPS if sampling.steps is None else min(max(sampling.steps, 0.0), MAX_STEPS)
-    num_calls, passes = steps * (evaluations or 1), work.passes_of(sampling.node_id)
+    num_calls = steps * (evaluations or 1) * work.times_of(sampling.node_id)
+    passes = work.passes_of(sampling.node_id)
     item_pixels, items = _sampled(sampling.size, family)
     pixels, price, tflop = item_pixels * items, 1.0, None
     if family is not None:

@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol, get_args, get_origin, get_type_hints
 
 from darkroom.contract.graph.facts import NO_FACTS, NodeFacts, SamplerFacts
+from darkroom.contract.graph.loops import LoopNodes
 from darkroom.contract.graph.spec import (
     ANY_TYPE,
     DYNAMIC_COMBO,
@@ -360,6 +361,11 @@ class Streams:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfollowed:
+    """Marker of an input that receives its link itself; what the link leads to does not run for it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Hidden:
     """An input that the engine fills in: `PROMPT`, `EXTRA_PNGINFO`, `UNIQUE_ID`, `DYNPROMPT`."""
 
@@ -466,6 +472,11 @@ def _listed(_name: str) -> bool:
     return True
 
 
+def _no_loop() -> LoopNodes | None:
+    """Return None: the node is of no loop."""
+    return None
+
+
 def _not_continued(node_ids: Collection[str]) -> None:
     """Have no effect: outside of a run nothing goes on."""
 
@@ -501,6 +512,7 @@ class NodeContext:
     output_is_streamed: Callable[[], bool] = _held  # True where one input alone takes the result, and in pieces
     continued: Callable[[Collection[str]], None] = _not_continued  # a prompt that goes on has these nodes changed
     input_comes_as_list: Callable[[str], bool] = _listed  # False where the source gives one value, perhaps a list
+    loop: Callable[[], LoopNodes | None] = _no_loop  # of the start and the end of a loop
 
 
 # --- what the runtime sees -------------------------------------------------------------------------------------------
@@ -702,17 +714,27 @@ class Parameter:
     default: Any = inspect.Parameter.empty
     is_lazy: bool = False
     is_streamed: bool = False
+    is_unfollowed: bool = False
 
     def spec(self, environment: NodeEnvironment) -> InputSpec:
         if isinstance(self.marker, (Socket, Hidden)):
             lazy = {"lazy": True} if self.is_lazy else {}
             shown = self.marker.options() if isinstance(self.marker, Socket) else {}
-            return InputSpec(self.name, self.marker.type, {**shown, **lazy}, self.section)
+            return InputSpec(
+                self.name, self.marker.type, {**shown, **lazy}, self.section, is_unfollowed=self.is_unfollowed
+            )
         options = self.marker.options_in(environment)
         if self.default is not inspect.Parameter.empty and self.default is not None:
             options = {"default": self.default, **options}
         is_open = isinstance(self.marker, InputFile | OpenCombo)  # files are checked by name
-        return InputSpec(self.name, self.marker.type_in(environment), options, self.section, is_open)
+        return InputSpec(
+            self.name,
+            self.marker.type_in(environment),
+            options,
+            self.section,
+            is_open,
+            is_unfollowed=self.is_unfollowed,
+        )
 
 
 def node(
@@ -800,7 +822,8 @@ def _parameter(class_type: str, item: inspect.Parameter, hint: object) -> Parame
                 section = "optional"
             is_lazy = any(isinstance(other, Lazy) for other in markers)
             is_streamed = any(isinstance(other, Streams) for other in markers)
-            return Parameter(item.name, section, marker, item.default, is_lazy, is_streamed)
+            is_unfollowed = any(isinstance(other, Unfollowed) for other in markers)
+            return Parameter(item.name, section, marker, item.default, is_lazy, is_streamed, is_unfollowed)
     raise TypeError(f"{class_type}: parameter {item.name!r} names no socket or widget")
 
 

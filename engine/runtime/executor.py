@@ -125,8 +125,9 @@ class _Run:
             self.emit(NodesCached(self.prompt_id, known, now_ms()))
             for node_id in known:
                 self.report.warnings_of(node_id)
-            self.graph.watch(self.request.outputs)
-            for node_id in self.request.outputs:
+            roots = self.graph.roots_of(self.request.outputs)
+            self.graph.watch(roots)
+            for node_id in roots:
                 self.schedule.add(node_id)
             while not self.schedule.is_empty:
                 node_id = await self._next_node()

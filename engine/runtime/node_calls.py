@@ -250,6 +250,7 @@ class NodeCalls:
             partial(self._graph.is_streamed, ref.node_id),
             self._continued,
             partial(self._graph.comes_as_list, ref.node_id),
+            partial(self._graph.loop_of, ref.node_id),
         )
 
     def _continued(self, changed: Collection[str]) -> None:

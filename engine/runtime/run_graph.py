@@ -10,6 +10,7 @@ from typing import Any
 from darkroom.contract.graph.consumers import Consumers
 from darkroom.contract.graph.dynamic_inputs import expanded, nested
 from darkroom.contract.graph.dynamic_prompt import DynamicPrompt, NodeNotFoundError
+from darkroom.contract.graph.loops import NO_LOOPS, Loop, LoopNodes, find_loops
 from darkroom.contract.graph.prompt import Node, is_link
 from darkroom.contract.graph.signature import Signatures
 from darkroom.contract.graph.spec import NodeRules, Values
@@ -80,6 +81,8 @@ class RunGraph:
         self._keys = signatures(prompt.find, classes.rules)
         self._consumers = Consumers() if cache.forgets_within_run else None
         self._told_prompt = prompt.get_original_prompt()
+        self._loops: dict[str, Loop] = {}  # by end, those of expansions too
+        self._found_loops = NO_LOOPS
         self._passing: set[str] = set()  # nodes whose results are not kept after the run
 
     # --- keys and results ---
@@ -94,6 +97,7 @@ class RunGraph:
         nodes = [self.prompt.node(node_id) for node_id in node_ids]
         fingerprints = await self._fingerprints(nodes)
         self._keys.add(node_ids, fingerprints)
+        self._find_loops(nodes)
         self._told_prompt = _with_fingerprints(self.prompt.get_original_prompt(), fingerprints)
         classes = {node.id: node.class_type for node in nodes}
         self._cache.begin({node_id: self._keys[node_id] for node_id in node_ids}, classes)
@@ -110,6 +114,28 @@ class RunGraph:
             self._take(node_id, result)
             known.append(node_id)
         return known
+
+    def _find_loops(self, nodes: Sequence[Node]) -> None:
+        named = {node.id: node for node in nodes}
+        self._found_loops = find_loops(named, lambda class_type: self.rules(class_type).facts.loop)
+        self._loops = dict(self._found_loops.by_end)
+
+    def roots_of(self, outputs: Sequence[str]) -> list[str]:
+        """Return the nodes to run for these outputs: for those within a loop its end."""
+        return self._found_loops.roots_of(outputs)
+
+    def loop_of(self, node_id: str) -> LoopNodes | None:
+        """Return the loop that a node ends, or that its end has opened by expanding into it; None without one."""
+        node = self.prompt.node(node_id)
+        opened = node.raw.get("loop") if self.prompt.get_parent_node_id(node_id) is not None else None
+        collects = opened.get("collects") if isinstance(opened, Mapping) else None
+        loop = self._loops.get(node_id if collects is None or opened is None else str(opened.get("end")))
+        if loop is None:
+            return None
+        body = {item: self.prompt.node(item) for item in loop.body}
+        inner = {item: self._loops[item] for item in loop.body if item in self._loops}
+        nodes = (self.prompt.node(item) for item in (loop.start, loop.end))
+        return LoopNodes(*nodes, body, inner, collects, self.prompt.num_nodes)
 
     def watch(self, outputs: Sequence[str]) -> None:
         """Track the results that these outputs still need, so that the cache can free others."""
@@ -162,6 +188,10 @@ class RunGraph:
         added = [node for graph in graphs for node in self.prompt.expand(owner, graph)]
         for node in added:
             self.rules(node.class_type)  # an unknown class is the expanding node's error
+        for node in added:
+            copied = node.raw.get("loop")
+            if isinstance(copied, Mapping) and "start" in copied:
+                self._loops[node.id] = Loop(copied["start"], node.id, tuple(copied["body"]))
         self._keys.add([node.id for node in added], await self._fingerprints(added))
         classes = {node.id: node.class_type for node in added}
         self._cache.expand(owner, {node.id: self._keys[node.id] for node in added}, classes)

@@ -151,5 +151,5 @@ def preview(event: PreviewMade, *, with_metadata: bool) -> bytes:
 
 def text(event: NodeText) -> bytes:
     """Encode words of a node as binary message (type 3)."""
-    node_id = event.node.node_id.encode()
+    node_id = event.node.display_node_id.encode()  # of a loop's iterations: its start
     return struct.pack(">II", TEXT, len(node_id)) + node_id + event.text.encode()

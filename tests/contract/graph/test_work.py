@@ -50,6 +50,26 @@ def test_pixels_steps_and_passes_are_multiplied(prompt: dict[str, Any], cost: fl
     assert cost_of(prompt) == pytest.approx(cost)
 
 
+@pytest.mark.parametrize(
+    ("mode", "cost"),
+    [
+        ({"mode": "simple", "mode.num_iterations": 3}, 300),
+        ({"mode": "simple", "mode.num_iterations": ["7", 0]}, 500),
+        ({"mode": "For", "mode.start_iteration_index": 2, "mode.max_iteration": 7, "mode.step": 2}, 300),
+        ({"mode": "List", "mode.list": ["7", 0]}, 100),
+        ({"mode": "simple", "mode.num_iterations": 10**9}, 100_000),
+    ],
+)
+def test_a_sampler_within_a_loop_costs_each_iteration(mode: dict[str, Any], cost: float) -> None:
+    looped = text_to_image(seed=["1", 0]) | {
+        "1": node("StartLoop", cache_iterations=False, **mode),
+        "7": node("PrimitiveInt", value=5),
+        "9": node("SaveImage", images=["10", 0]),
+        "10": node("EndLoop", output_value=["8", 0], accumulate=True),
+    }
+    assert cost_of(looped) == pytest.approx(cost)
+
+
 def test_an_advanced_sampler_costs_the_steps_it_takes() -> None:
     prompt = text_to_image(start_at_step=5, end_at_step=10000)
     assert cost_of(prompt) == pytest.approx(75)

@@ -17,6 +17,7 @@ OUTPUTS_OF_OUTPUT_NODES: dict[str, list[tuple[str, str]]] = {
     "SaveAudioMP3": [("AUDIO", "audio")],
     "SaveAudioOpus": [("AUDIO", "audio")],
     "PreviewAudio": [("AUDIO", "audio")],
+    "LoopProgress": [("INT", "INT")],
     "SaveText": [("STRING", "text")],
     "SaveSVGNode": [("SVG", "svg")],
     "SaveLatent": [("LATENT", "samples")],

@@ -45,7 +45,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "SaveImageAdvanced": {"format": "png", "format.bit_depth": "8-bit", "format.input_color_space": "sRGB"},
 }
 TAKEN = {"PreviewAny": "*"}  # what it got, where that is not what it passes on
-PASSING = sorted(class_type for class_type, outputs in OUTPUTS_OF_OUTPUT_NODES.items() if outputs)
+COUNTS = "LoopProgress"  # passes on no value that it got
+PASSING = sorted(name for name, outputs in OUTPUTS_OF_OUTPUT_NODES.items() if outputs and name != COUNTS)
 CLASSES = {item.class_type: item for item in built_in_nodes()}
 
 
