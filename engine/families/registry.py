@@ -89,8 +89,9 @@ def offered_text_types(*, num_encoders: int) -> tuple[str, ...]:
     They are ComfyUI's in its order, also those of no family here, then those of families that ComfyUI does not have.
     """
     known = comfyui_text_types()
-    own = (name for name in text_types(num_encoders=num_encoders) if name not in known)
-    return (*(name for name, item in known.items() if num_encoders in item.files), *own)
+    offered = known.offered.get(num_encoders, ())
+    own = (name for name in text_types(num_encoders=num_encoders) if name not in known.numbers and name not in offered)
+    return (*offered, *own)
 
 
 def tiny_autoencoders() -> dict[str, LatentFormat]:

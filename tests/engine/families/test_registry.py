@@ -118,6 +118,7 @@ def test_a_loader_of_three_or_four_files_reads_the_family_whose_whole_set_they_a
 
 def test_loaders_offer_comfyuis_types_and_then_those_of_families_that_it_does_not_have(pair: ModelFamily) -> None:
     assert registry.offered_text_types(num_encoders=2) == (
-        "sdxl", "sd3", "flux", "hunyuan_video", "hidream", "hunyuan_image", PAIR_TYPE,
+        "sdxl", "sd3", "flux", "hunyuan_video", "hidream", "hunyuan_image", "hunyuan_video_15", "kandinsky5",
+        "kandinsky5_image", "ltxv", "newbie", "ace", PAIR_TYPE,
     )  # fmt: skip
     assert PAIR_TYPE not in registry.offered_text_types(num_encoders=1)

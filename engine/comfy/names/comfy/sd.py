@@ -25,7 +25,7 @@ from darkroom.engine.nodes.library.model.lora import with_lora
 __all__ = ["CLIP", "VAE", "StyleModel"]
 
 
-_NUMBERS = {name.upper(): item.number for name, item in comfyui_text_types().items() if item.number is not None}
+_NUMBERS = {name.upper(): number for name, number in comfyui_text_types().numbers.items()}
 CLIPType: Any = Enum("CLIPType", _NUMBERS, module=__name__)  # type: ignore[misc]  # members from data
 """Kinds of text encoders, numbered as in ComfyUI; loading a kind that no family has is refused."""
 
