@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import torch
 
 from darkroom.engine.diffusion.host_levels import on_host
-from darkroom.engine.families.chroma_radiance.transformer import OPTIONS, TILE_OPTION
+from darkroom.engine.families.chroma_radiance.transformer import NUMBERING_OPTION, OPTIONS, TILE_OPTION
 from darkroom.engine.nodes.base import Flag, Float, Int, NodeContext, node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
 from darkroom.engine.nodes.sockets import LATENT, MODEL
@@ -22,7 +22,9 @@ Side = Annotated[int, Int(min=16, max=MAX_SIDE_PX, step=16)]
 Noise = Annotated[float, Float(min=0.0, max=1.0)]
 
 
-@node("EmptyChromaRadianceLatentImage", display_name=None, category="latent/chroma_radiance", python_module=MODULE)
+@node(
+    "EmptyChromaRadianceLatentImage", display_name=None, category="model/latent/chroma radiance", python_module=MODULE
+)
 def empty_chroma_radiance_latent_image(
     context: NodeContext,
     *,
@@ -33,7 +35,13 @@ def empty_chroma_radiance_latent_image(
     return {"samples": torch.zeros([batch_size, CHANNELS, height, width])}
 
 
-@node("ChromaRadianceOptions", display_name=None, category="model_patches/chroma_radiance", python_module=MODULE)
+@node(
+    "ChromaRadianceOptions",
+    display_name=None,
+    category="model/patch/chroma radiance",
+    python_module=MODULE,
+    advanced=("start_sigma", "end_sigma", "nerf_tile_size", "force_sequential_txt_ids"),
+)
 def chroma_radiance_options(
     context: NodeContext,
     *,
@@ -63,15 +71,17 @@ def chroma_radiance_options(
             },
         ),
     ] = OWN_TILE,
+    force_sequential_txt_ids: Annotated[bool, Flag()] = False,
 ) -> MODEL:
     """Allows setting advanced options for the Chroma Radiance model."""  # noqa: D401 - ComfyUI's words
-    if nerf_tile_size == OWN_TILE:
+    options: dict[str, int] = {} if nerf_tile_size == OWN_TILE else {TILE_OPTION: nerf_tile_size}
+    if force_sequential_txt_ids:
+        options[NUMBERING_OPTION] = True
+    if not options:
         return model
     before = model.model_options.get("model_function_wrapper") if preserve_wrapper else None
     patched = model.clone()
-    patched.set_model_unet_function_wrapper(
-        _with_options({TILE_OPTION: nerf_tile_size}, (end_sigma, start_sigma), before)
-    )
+    patched.set_model_unet_function_wrapper(_with_options(options, (end_sigma, start_sigma), before))
     return patched
 
 

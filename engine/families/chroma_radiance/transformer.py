@@ -30,6 +30,7 @@ COMPUTED = (torch.float32, torch.bfloat16, torch.float16)
 TILE_PATCHES = 32  # of one image whose pixels are drawn at once
 OPTIONS = "chroma_radiance_options"  # in `transformer_options`
 TILE_OPTION = "nerf_tile_size"
+NUMBERING_OPTION = "use_sequential_txt_ids"
 PREDICTS_IMAGE, NUMBERS_TEXT = "__x0__", "__sequential__"  # empty tensors of files, marks of their networks
 MARK = "nerf_blocks.0.norm.scale"
 CONV_HEAD = "nerf_final_layer_conv.norm.scale"
@@ -164,8 +165,8 @@ class ChromaRadianceTransformer(ChromaTrunk):
 
     `guidance` [B] is 0 where none is given. `control` holds lists of additions to the patches by block. Of
     `transformer_options` the entry `chroma_radiance_options` may set `nerf_tile_size`, the number of patches whose
-    pixels are drawn at once, 0 for all. Built without weights being drawn when a `torch.device("meta")` context is
-    open.
+    pixels are drawn at once, 0 for all, and `use_sequential_txt_ids`, True for positions that number the text. Built
+    without weights being drawn when a `torch.device("meta")` context is open.
     """
 
     def __init__(self, config: ChromaRadianceConfig) -> None:
@@ -197,7 +198,7 @@ class ChromaRadianceTransformer(ChromaTrunk):
         **kwargs: object,
     ) -> torch.Tensor:
         options = {} if transformer_options is None else transformer_options
-        tile = tile_patches(options.get(OPTIONS, {}))
+        tile, numbers_text = chosen_options(options.get(OPTIONS, {}), self.pixels)
         height, width = x.shape[-2:]
         padded = pad_to_patches(x, PATCH_PX)
         guidance = torch.zeros_like(timesteps) if guidance is None else guidance
@@ -206,7 +207,7 @@ class ChromaRadianceTransformer(ChromaTrunk):
         places = patch_places(padded)
         out = self.run(
             tokens_of(tokens), places, context, vectors, control, options,
-            numbers_text=self.pixels.numbers_text,
+            numbers_text=numbers_text,
         )  # fmt: skip
         drawn = self._head(self._pixels(padded, out, tile))[..., :height, :width]
         if not self.pixels.predicts_image:
@@ -250,12 +251,16 @@ def patch_places(image: torch.Tensor) -> torch.Tensor:
     return places.flatten(0, 1).expand(image.shape[0], -1, -1)
 
 
-def tile_patches(options: Mapping[str, object]) -> int:
-    """Return the number of patches that are drawn at once, 0 for all. Raises ValueError for options that are none."""
-    unknown = [name for name in options if name != TILE_OPTION]
+def chosen_options(options: Mapping[str, object], config: ChromaRadianceConfig) -> tuple[int, bool]:
+    """Return the number of patches that are drawn at once (0: all), and True if the text's positions are numbered.
+
+    Raises ValueError for options that are none.
+    """
+    unknown = options.keys() - {TILE_OPTION, NUMBERING_OPTION}
     if unknown:
-        raise ValueError(f"{OPTIONS}: unknown option; got {', '.join(unknown)}, expected {TILE_OPTION}")
+        expected = f"{TILE_OPTION} or {NUMBERING_OPTION}"
+        raise ValueError(f"{OPTIONS}: unknown option; got {', '.join(sorted(unknown))}, expected {expected}")
     tile = options.get(TILE_OPTION, TILE_PATCHES)
     if not isinstance(tile, int) or isinstance(tile, bool) or tile < 0:
         raise ValueError(f"{OPTIONS}: {TILE_OPTION} is no number of patches; got {tile!r}, expected 0 or more")
-    return tile
+    return tile, bool(options.get(NUMBERING_OPTION, config.numbers_text))

@@ -12,8 +12,8 @@ from darkroom.engine.families.chroma_radiance.transformer import (
     TILE_OPTION,
     ChromaRadianceConfig,
     ChromaRadianceTransformer,
+    chosen_options,
     chroma_radiance_config,
-    tile_patches,
 )
 
 CONFIG = ChromaRadianceConfig(
@@ -68,4 +68,4 @@ def test_its_configuration_is_read_from_its_weights(config: ChromaRadianceConfig
 @pytest.mark.parametrize("options", [{"nerf_depth": 2}, {TILE_OPTION: -1}, {TILE_OPTION: "4"}, {TILE_OPTION: True}])
 def test_other_options_are_refused_by_name(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
-        tile_patches(options)
+        chosen_options(options, CONFIG)
