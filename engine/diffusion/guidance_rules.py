@@ -60,6 +60,15 @@ def channel_normed(guided: torch.Tensor, cond: torch.Tensor, strength: float) ->
     return guided * ratio.clamp(min=0.0, max=1.0) * strength
 
 
+def guided_to_norm(cond: torch.Tensor, uncond: torch.Tensor, scale: float, strength: float) -> torch.Tensor:
+    """Guide, and scale each cell's vector of channels to the length of the positive one's, by a share of `strength`."""
+    guided = uncond + scale * (cond - uncond)
+    norms = [torch.linalg.vector_norm(item, dim=1, keepdim=True) for item in (cond, guided)]
+    ratio = torch.where(norms[1] > 0, norms[0] / norms[1].clamp_min(1e-12), torch.ones_like(norms[1]))
+    scaled = guided * ratio
+    return scaled if strength == 1.0 else strength * scaled + (1.0 - strength) * guided
+
+
 def renormed_cfg(cond: torch.Tensor, uncond: torch.Tensor, scale: float, max_ratio: float) -> torch.Tensor:
     """Lumina-Image 2.0 (arXiv 2503.21758), CFG-Renorm: the guided norm at most `max_ratio` times the positive one's.
 

@@ -99,6 +99,27 @@ class RectifiedFlow:
         return latent / (1.0 - reshape_sigma(sigma, latent.ndim))
 
 
+class ImageToImageFlow(RectifiedFlow):
+    """The network predicts an image from an image, of a flow: sampling starts at the image, without noise."""
+
+    def calculate_denoised(
+        self, sigma: torch.Tensor, model_output: torch.Tensor, model_input: torch.Tensor
+    ) -> torch.Tensor:
+        return model_output
+
+    def noise_scaling(
+        self, sigma: torch.Tensor, noise: torch.Tensor, latent_image: torch.Tensor, max_denoise: bool = False
+    ) -> torch.Tensor:
+        return latent_image
+
+    def inverse_noise_scaling(self, sigma: torch.Tensor, latent: torch.Tensor) -> torch.Tensor:
+        return 1.0 - latent
+
+
+class DiscreteImageToImageFlow(DiscreteSchedule, ImageToImageFlow):
+    """A network of trained timesteps that predicts an image from an image, of a flow."""
+
+
 class CosmosFlow(Eps):
     """Rectified flow in the variance-exploding form of this engine's samplers: its time is sigma / (sigma + 1)."""
 

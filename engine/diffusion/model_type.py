@@ -10,6 +10,7 @@ from darkroom.engine.diffusion.model_sampling_variants import (
     CosmosFlow,
     FluxSchedule,
     ImageToImage,
+    ImageToImageFlow,
     RectifiedFlow,
 )
 
@@ -27,11 +28,13 @@ class ModelType(Enum):
     FLUX = 8
     IMG_TO_IMG = 9
     FLOW_COSMOS = 10
+    IMG_TO_IMG_FLOW = 11
 
 
 # The first row whose classes all fit decides: derived classes come before their bases.
 PARTS: tuple[tuple[ModelType, tuple[type, ...]], ...] = (
     (ModelType.FLOW_COSMOS, (CosmosFlow,)),
+    (ModelType.IMG_TO_IMG_FLOW, (ImageToImageFlow,)),
     (ModelType.FLUX, (RectifiedFlow, FluxSchedule)),
     (ModelType.FLOW, (RectifiedFlow,)),
     (ModelType.IMG_TO_IMG, (ImageToImage,)),

@@ -23,7 +23,11 @@ def resize(samples: torch.Tensor, width: int, height: int, method: str, crop: st
 
     `crop="center"` first cuts the sides (or top and bottom) off so that the aspect ratio is kept; "disabled" stretches.
     `bilinear` and `bicubic` do not antialias, `lanczos` does and rounds to 8 bits, as it is Pillow's.
+
+    Raises ValueError for a side below 1.
     """
+    if width < 1 or height < 1:
+        raise ValueError(f"size to resize to: nothing would be left; got {width}x{height}, expected at least 1x1")
     if samples.ndim == 5:
         frames = resize(samples.transpose(1, 2).flatten(0, 1), width, height, method, crop)
         return frames.view(samples.shape[0], samples.shape[2], *frames.shape[1:]).transpose(1, 2)

@@ -715,15 +715,16 @@ class Parameter:
     is_lazy: bool = False
     is_streamed: bool = False
     is_unfollowed: bool = False
+    is_advanced: bool = False
 
     def spec(self, environment: NodeEnvironment) -> InputSpec:
+        advanced = {"advanced": True} if self.is_advanced else {}
         if isinstance(self.marker, (Socket, Hidden)):
             lazy = {"lazy": True} if self.is_lazy else {}
             shown = self.marker.options() if isinstance(self.marker, Socket) else {}
-            return InputSpec(
-                self.name, self.marker.type, {**shown, **lazy}, self.section, is_unfollowed=self.is_unfollowed
-            )
-        options = self.marker.options_in(environment)
+            options = {**shown, **lazy, **advanced}
+            return InputSpec(self.name, self.marker.type, options, self.section, is_unfollowed=self.is_unfollowed)
+        options = {**self.marker.options_in(environment), **advanced}
         if self.default is not inspect.Parameter.empty and self.default is not None:
             options = {"default": self.default, **options}
         is_open = isinstance(self.marker, InputFile | OpenCombo)  # files are checked by name
@@ -750,6 +751,7 @@ def node(
     needs: Callable[..., Sequence[str]] | None = None,
     input_is_list: bool = False,
     takes_any_value: bool = False,
+    advanced: Collection[str] = (),
     facts: NodeFacts = NO_FACTS,
     **extra: Any,
 ) -> Callable[[Callable[..., Any]], FunctionNode]:
@@ -772,16 +774,21 @@ def node(
 
     With `takes_any_value` the function has a parameter `**others` for values under names that it does not declare.
 
+    `advanced` are the names of inputs that a page shows only on request.
+
     Without a `display_name` the class name is displayed. None is the value of ComfyUI's newer nodes that set none.
 
-    Raises TypeError when an annotation names no socket or widget.
+    Raises TypeError when an annotation names no socket or widget, or `advanced` no input.
     """
 
     def wrap(function: Callable[..., object]) -> FunctionNode:
         hints = get_type_hints(function, include_extras=True)
         signature = inspect.signature(function)
         keywords = [item for item in signature.parameters.values() if item.kind is inspect.Parameter.KEYWORD_ONLY]
-        parameters = tuple(_parameter(class_type, item, hints[item.name]) for item in keywords)
+        unknown = set(advanced) - {item.name for item in keywords}
+        if unknown:
+            raise TypeError(f"{class_type}: no inputs of the names in `advanced`: {', '.join(sorted(unknown))}")
+        parameters = tuple(_parameter(class_type, item, hints[item.name], advanced) for item in keywords)
         return FunctionNode(
             class_type=class_type,
             function=function,
@@ -790,7 +797,7 @@ def node(
             is_output=is_output,
             python_module=python_module,
             is_idempotent=is_idempotent,
-            extra=extra,
+            extra={**extra, **_matched_outputs(hints.get("return"))},
             parameters=parameters,
             outputs=_outputs(class_type, hints.get("return")),
             fingerprint=fingerprint,
@@ -811,7 +818,7 @@ def _with_inputs(facts: NodeFacts, parameters: Sequence[Parameter]) -> NodeFacts
     return facts
 
 
-def _parameter(class_type: str, item: inspect.Parameter, hint: object) -> Parameter:
+def _parameter(class_type: str, item: inspect.Parameter, hint: object, advanced: Collection[str]) -> Parameter:
     markers = _markers(hint)
     for marker in markers:
         if isinstance(marker, (Socket, Widget, Hidden)):
@@ -823,7 +830,9 @@ def _parameter(class_type: str, item: inspect.Parameter, hint: object) -> Parame
             is_lazy = any(isinstance(other, Lazy) for other in markers)
             is_streamed = any(isinstance(other, Streams) for other in markers)
             is_unfollowed = any(isinstance(other, Unfollowed) for other in markers)
-            return Parameter(item.name, section, marker, item.default, is_lazy, is_streamed, is_unfollowed)
+            return Parameter(
+                item.name, section, marker, item.default, is_lazy, is_streamed, is_unfollowed, item.name in advanced
+            )
     raise TypeError(f"{class_type}: parameter {item.name!r} names no socket or widget")
 
 
@@ -832,6 +841,14 @@ def _outputs(class_type: str, hint: object) -> tuple[OutputSpec, ...]:
         return ()
     items = get_args(hint) if get_origin(hint) is tuple else (hint,)
     return tuple(_output(class_type, item) for item in items)
+
+
+def _matched_outputs(hint: object) -> dict[str, list[str | None]]:
+    """Return the template of each output as `/object_info` lists them, `{}` where no output is matched to an input."""
+    items = get_args(hint) if get_origin(hint) is tuple else (hint,)
+    markers = (next((item for item in _markers(output) if isinstance(item, Matched)), None) for output in items)
+    templates = [None if marker is None else marker.template for marker in markers]
+    return {"output_matchtypes": templates} if any(templates) else {}
 
 
 def _output(class_type: str, hint: object) -> OutputSpec:

@@ -12,7 +12,7 @@ from darkroom.engine.nodes.base import NodeClass, NodeEnvironment
 
 _SECTIONS: tuple[Section, ...] = ("required", "optional", "hidden")
 _FLAGS = (
-    "output_tooltips", "deprecated", "experimental", "api_node", "comfyui_version", "is_input_list",
+    "output_tooltips", "deprecated", "experimental", "api_node", "comfyui_version",
     "output_matchtypes", "has_intermediate_output", "dev_only", "price_badge", "search_aliases", "essentials_category",
 )  # fmt: skip
 
@@ -82,6 +82,7 @@ def object_info(spec: NodeSpec) -> ValueDict:
     return {
         "input": {section: {item.name: _input(item) for item in inputs} for section, inputs in shown.items()},
         "input_order": {section: [item.name for item in inputs] for section, inputs in shown.items()},
+        "is_input_list": spec.input_is_list,
         "output": [_json_type(item.type) for item in spec.outputs],
         "output_is_list": [item.is_list for item in spec.outputs],
         "output_name": [item.name for item in spec.outputs],

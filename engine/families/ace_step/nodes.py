@@ -14,7 +14,7 @@ MODULE = "comfy_extras.nodes_ace"
 Words = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
 
 
-@node("TextEncodeAceStepAudio", display_name=None, category="conditioning", python_module=MODULE)
+@node("TextEncodeAceStepAudio", display_name=None, category="model/conditioning/ace", python_module=MODULE)
 def text_encode_ace_step_audio(
     context: NodeContext,
     *,
@@ -28,7 +28,12 @@ def text_encode_ace_step_audio(
     return clip.encode_from_tokens_scheduled(tokens, add_dict={"lyrics_strength": lyrics_strength})
 
 
-@node("EmptyAceStepLatentAudio", display_name=None, category="latent/audio", python_module=MODULE)
+@node(
+    "EmptyAceStepLatentAudio",
+    display_name="Empty Ace Step 1.0 Latent Audio",
+    category="model/latent/ace",
+    python_module=MODULE,
+)
 def empty_ace_step_latent_audio(
     context: NodeContext,
     *,

@@ -7,13 +7,13 @@ from typing import Annotated
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.diffusion.model_sampling_variants import Flow
 from darkroom.engine.nodes.base import Float, NodeContext, node
-from darkroom.engine.nodes.library.sampling.model_sampling import MODEL_CATEGORY, MODEL_MODULE, sampled_with
+from darkroom.engine.nodes.library.sampling.model_sampling import MODEL_MODULE, sampled_with
 from darkroom.engine.nodes.sockets import MODEL
 
 Shift = Annotated[float, Float(min=0.0, max=100.0, step=0.01)]
 
 
-@node("ModelSamplingAuraFlow", category=MODEL_CATEGORY, python_module=MODEL_MODULE, facts=NodeFacts(items="alike"))
+@node("ModelSamplingAuraFlow", category="model/patch", python_module=MODEL_MODULE, facts=NodeFacts(items="alike"))
 def model_sampling_aura_flow(context: NodeContext, *, model: MODEL, shift: Shift = 1.73) -> MODEL:
     return sampled_with(model, Flow(shift, multiplier=1.0))
 

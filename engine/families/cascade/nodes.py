@@ -10,11 +10,11 @@ from darkroom.engine.diffusion.model_sampling_variants import CascadeEps
 from darkroom.engine.images.pixels import resize_image
 from darkroom.engine.nodes.base import Float, Int, NodeContext, Out, node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
-from darkroom.engine.nodes.library.sampling.model_sampling import MODEL_CATEGORY, MODEL_MODULE, sampled_with
+from darkroom.engine.nodes.library.sampling.model_sampling import MODEL_MODULE, sampled_with
 from darkroom.engine.nodes.sockets import CONDITIONING, IMAGE, LATENT, MODEL, VAE
 
 MODULE = "comfy_extras.nodes_stable_cascade"
-CATEGORY = "latent/stable_cascade"
+CATEGORY = "model/latent/stable cascade"
 C_CHANNELS, B_CHANNELS = 16, 4
 B_CELL_PX = 4
 
@@ -25,7 +25,13 @@ StageB = Annotated[LATENT, Out("stage_b")]
 Shift = Annotated[float, Float(min=0.0, max=100.0, step=0.01)]
 
 
-@node("StableCascade_EmptyLatentImage", display_name=None, category=CATEGORY, python_module=MODULE)
+@node(
+    "StableCascade_EmptyLatentImage",
+    display_name=None,
+    category=CATEGORY,
+    python_module=MODULE,
+    advanced=("compression",),
+)
 def stable_cascade_empty_latent_image(
     context: NodeContext,
     *,
@@ -40,7 +46,13 @@ def stable_cascade_empty_latent_image(
     return {"samples": first}, {"samples": second}
 
 
-@node("StableCascade_StageC_VAEEncode", display_name=None, category=CATEGORY, python_module=MODULE)
+@node(
+    "StableCascade_StageC_VAEEncode",
+    display_name=None,
+    category=CATEGORY,
+    python_module=MODULE,
+    advanced=("compression",),
+)
 def stable_cascade_stage_c_vae_encode(
     context: NodeContext, *, image: IMAGE, vae: VAE, compression: Compression = 42
 ) -> tuple[StageC, StageB]:
@@ -56,7 +68,7 @@ def stable_cascade_stage_c_vae_encode(
 @node(
     "StableCascade_StageB_Conditioning",
     display_name=None,
-    category="conditioning/stable_cascade",
+    category="model/conditioning/stable cascade",
     python_module=MODULE,
 )
 def stable_cascade_stage_b_conditioning(
@@ -68,7 +80,7 @@ def stable_cascade_stage_b_conditioning(
 @node(
     "StableCascade_SuperResolutionControlnet",
     display_name=None,
-    category="_for_testing/stable_cascade",
+    category="experimental/stable cascade",
     python_module=MODULE,
     experimental=True,
 )
@@ -83,7 +95,7 @@ def stable_cascade_super_resolution_controlnet(
     return hint, {"samples": first}, {"samples": second}
 
 
-@node("ModelSamplingStableCascade", category=MODEL_CATEGORY, python_module=MODEL_MODULE)
+@node("ModelSamplingStableCascade", category="model/patch/stable cascade", python_module=MODEL_MODULE)
 def model_sampling_stable_cascade(context: NodeContext, *, model: MODEL, shift: Shift = 2.0) -> MODEL:
     return sampled_with(model, CascadeEps(shift))
 

@@ -27,7 +27,7 @@ def empty_video(batch_size: int, length: int, width: int, height: int) -> torch.
     return torch.zeros(batch_size, LATENT_CHANNELS, frames, height // CELL_PX, width // CELL_PX)
 
 
-@node("EmptyCosmosLatentVideo", display_name=None, category="latent/video", python_module=MODULE)
+@node("EmptyCosmosLatentVideo", display_name=None, category="model/latent/cosmos", python_module=MODULE)
 def empty_cosmos_latent_video(
     context: NodeContext,
     *,
@@ -40,7 +40,7 @@ def empty_cosmos_latent_video(
     return {"samples": empty_video(batch_size, length, width, height)}
 
 
-@node("CosmosImageToVideoLatent", display_name=None, category="conditioning/inpaint", python_module=MODULE)
+@node("CosmosImageToVideoLatent", display_name=None, category="model/conditioning/cosmos", python_module=MODULE)
 def cosmos_image_to_video_latent(
     context: NodeContext,
     *,

@@ -18,7 +18,7 @@ CELL_PX, FRAMES_RATIO = 8, 4
 Side = Annotated[int, Int(min=16, max=MAX_SIDE_PX, step=16)]
 
 
-@node("CosmosPredict2ImageToVideoLatent", display_name=None, category="conditioning/inpaint",
+@node("CosmosPredict2ImageToVideoLatent", display_name=None, category="model/conditioning/cosmos",
       python_module="comfy_extras.nodes_cosmos")  # fmt: skip
 def cosmos_predict2_image_to_video_latent(
     context: NodeContext,

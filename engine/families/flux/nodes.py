@@ -10,11 +10,11 @@ from darkroom.engine.families.flux.uso_files import StyleTokens, layer_outputs
 from darkroom.engine.images.pixels import resize_image
 from darkroom.engine.nodes.base import Combo, Float, Int, NodeContext, NodeEnvironment, PromptText, node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
-from darkroom.engine.nodes.library.sampling.model_sampling import MODEL_CATEGORY, MODEL_MODULE, sampled_with
+from darkroom.engine.nodes.library.sampling.model_sampling import MODEL_MODULE, sampled_with
 from darkroom.engine.nodes.sockets import CLIP, CLIP_VISION_OUTPUT, CONDITIONING, IMAGE, MODEL, MODEL_PATCH
 
 MODULE = "comfy_extras.nodes_flux"
-CATEGORY = "advanced/conditioning/flux"
+CATEGORY = "model/conditioning/flux"
 # Widths and heights that Flux Kontext was trained with.
 KONTEXT_SIZES_PX = (
     (672, 1568), (688, 1504), (720, 1456), (752, 1392), (800, 1328), (832, 1248), (880, 1184), (944, 1104),
@@ -75,11 +75,12 @@ def _unknown_method(environment: NodeEnvironment, reference_latents_method: obje
 
 @node(
     "FluxKontextMultiReferenceLatentMethod",
-    display_name=None,
+    display_name="Edit Model Reference Method",
     category=CATEGORY,
     python_module=MODULE,
     experimental=True,
     check=_unknown_method,
+    advanced=("reference_latents_method",),
 )
 def flux_kontext_multi_reference_latent_method(
     context: NodeContext,
@@ -92,7 +93,13 @@ def flux_kontext_multi_reference_latent_method(
     return with_options(conditioning, reference_latents_method=method)
 
 
-@node("ModelSamplingFlux", category=MODEL_CATEGORY, python_module=MODEL_MODULE, facts=NodeFacts(items="alike"))
+@node(
+    "ModelSamplingFlux",
+    category="model/patch/flux",
+    python_module=MODEL_MODULE,
+    facts=NodeFacts(items="alike"),
+    advanced=("max_shift", "base_shift"),
+)
 def model_sampling_flux(
     context: NodeContext,
     *,
@@ -108,7 +115,7 @@ def model_sampling_flux(
     return sampled_with(model, FluxFlow(shift))
 
 
-@node("USOStyleReference", category="advanced/model_patches/flux",
+@node("USOStyleReference", display_name="Apply USO Style Reference", category="model/patch/flux",
       python_module="comfy_extras.nodes_model_patch", experimental=True)  # fmt: skip
 def uso_style_reference(
     context: NodeContext, *, model: MODEL, model_patch: MODEL_PATCH, clip_vision_output: CLIP_VISION_OUTPUT

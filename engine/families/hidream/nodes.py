@@ -17,8 +17,8 @@ EncoderFile = Annotated[str, ModelCombo("text_encoders")]
 
 @node(
     "QuadrupleCLIPLoader",
-    display_name=None,
-    category="advanced/loaders",
+    display_name="Load CLIP (Quadruple)",
+    category="model/loaders",
     python_module=MODULE,
     facts=NodeFacts(reads_early=True),
 )
@@ -38,7 +38,12 @@ def quadruple_clip_loader(
     return clip
 
 
-@node("CLIPTextEncodeHiDream", display_name=None, category="advanced/conditioning", python_module=MODULE)
+@node(
+    "CLIPTextEncodeHiDream",
+    display_name="CLIP Text Encode (HiDream)",
+    category="model/conditioning/hidream",
+    python_module=MODULE,
+)
 def clip_text_encode_hidream(
     context: NodeContext, *, clip: CLIP, clip_l: LongText, clip_g: LongText, t5xxl: LongText, llama: LongText
 ) -> CONDITIONING:

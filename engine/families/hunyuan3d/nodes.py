@@ -13,13 +13,13 @@ from darkroom.engine.nodes.library.conditioning.image_conditioning import Count,
 from darkroom.engine.nodes.sockets import CLIP_VISION_OUTPUT, LATENT, VAE, VOXEL, Conditioning
 
 MODULE = "comfy_extras.nodes_hunyuan3d"
-CATEGORY = "conditioning/video_models"
+CATEGORY = "model/conditioning/hunyuan 3d"
 MAX_PERIOD = 10000.0
 
 Seen = Annotated[CLIP_VISION_OUTPUT | None, Optional()]
 
 
-@node("EmptyLatentHunyuan3Dv2", category="latent/3d", python_module=MODULE)
+@node("EmptyLatentHunyuan3Dv2", display_name=None, category="model/latent/hunyuan 3d", python_module=MODULE)
 def empty_latent_hunyuan3d_v2(
     context: NodeContext, *, resolution: Annotated[int, Int(min=1, max=8192)] = 3072, batch_size: Count = 1
 ) -> LATENT:
@@ -32,7 +32,7 @@ def _with_nothing(tokens: torch.Tensor) -> tuple[Conditioning, Conditioning]:
     return [[tokens, {}]], [[torch.zeros_like(tokens), {}]]
 
 
-@node("Hunyuan3Dv2Conditioning", category=CATEGORY, python_module=MODULE)
+@node("Hunyuan3Dv2Conditioning", display_name=None, category=CATEGORY, python_module=MODULE)
 def hunyuan3d_v2_conditioning(
     context: NodeContext, *, clip_vision_output: CLIP_VISION_OUTPUT
 ) -> tuple[Positive, Negative]:
@@ -47,7 +47,7 @@ def side_waves(side: int, width: int) -> torch.Tensor:
     return torch.cat([angles.sin(), angles.cos()])
 
 
-@node("Hunyuan3Dv2ConditioningMultiView", category=CATEGORY, python_module=MODULE)
+@node("Hunyuan3Dv2ConditioningMultiView", display_name=None, category=CATEGORY, python_module=MODULE)
 def hunyuan3d_v2_conditioning_multi_view(
     context: NodeContext, *, front: Seen = None, left: Seen = None, back: Seen = None, right: Seen = None
 ) -> tuple[Positive, Negative]:
@@ -63,7 +63,13 @@ def hunyuan3d_v2_conditioning_multi_view(
     return _with_nothing(torch.cat(tokens, dim=1))
 
 
-@node("VAEDecodeHunyuan3D", category="latent/3d", python_module=MODULE)
+@node(
+    "VAEDecodeHunyuan3D",
+    display_name=None,
+    category="model/latent/hunyuan 3d",
+    python_module=MODULE,
+    advanced=("num_chunks", "octree_resolution"),
+)
 def vae_decode_hunyuan3d(
     context: NodeContext,
     *,

@@ -12,8 +12,12 @@ SECOND_SLOT = "mt5xl"
 LongText = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
 
 
-@node("CLIPTextEncodeHunyuanDiT", category="advanced/conditioning",
-      python_module="comfy_extras.nodes_hunyuan")  # fmt: skip
+@node(
+    "CLIPTextEncodeHunyuanDiT",
+    display_name="CLIP Text Encode (Hunyuan Image)",
+    category="model/conditioning/hunyuan image",
+    python_module="comfy_extras.nodes_hunyuan",
+)
 def clip_text_encode_hunyuan_dit(context: NodeContext, *, clip: CLIP, bert: LongText, mt5xl: LongText) -> CONDITIONING:
     """Encode a prompt for each of two text encoders. Raises ValueError for another family's encoders."""
     second = clip.tokenize(mt5xl)

@@ -19,7 +19,7 @@ VIDEO_AXES = 5
 Side = Annotated[int, Int(min=64, max=MAX_SIDE_PX, step=32)]
 
 
-@node("EmptyHunyuanImageLatent", category="latent", python_module=MODULE)
+@node("EmptyHunyuanImageLatent", display_name=None, category="model/latent/hunyuan image", python_module=MODULE)
 def empty_hunyuan_image_latent(
     context: NodeContext,
     *,
@@ -30,7 +30,13 @@ def empty_hunyuan_image_latent(
     return {"samples": torch.zeros([batch_size, CHANNELS, height // CELL_PX, width // CELL_PX])}
 
 
-@node("HunyuanRefinerLatent", category="sd", python_module=MODULE)
+@node(
+    "HunyuanRefinerLatent",
+    display_name="Hunyuan Latent Refiner",
+    category="model/conditioning/hunyuan video",
+    python_module=MODULE,
+    advanced=("noise_augmentation",),
+)
 def hunyuan_refiner_latent(
     context: NodeContext,
     *,

@@ -8,7 +8,7 @@ import torch
 
 from darkroom.engine.families.hunyuan_video.text import TURN
 from darkroom.engine.images.pixels import resize_image
-from darkroom.engine.nodes.base import Choice, Int, NodeContext, Optional, PromptText, node
+from darkroom.engine.nodes.base import Combo, Int, NodeContext, Optional, PromptText, node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Positive, Start
 from darkroom.engine.nodes.sockets import CLIP, CLIP_VISION_OUTPUT, CONDITIONING, IMAGE, VAE
@@ -30,7 +30,13 @@ IMAGE_TEMPLATE = (  # what the network was trained with (Tencent's code of Hunyu
 Side = Annotated[int, Int(min=16, max=MAX_SIDE_PX, step=16)]
 
 
-@node("TextEncodeHunyuanVideo_ImageToVideo", category="advanced/conditioning", python_module=MODULE)
+@node(
+    "TextEncodeHunyuanVideo_ImageToVideo",
+    display_name=None,
+    category="model/conditioning/hunyuan video",
+    python_module=MODULE,
+    advanced=("image_interleave",),
+)
 def text_encode_hunyuan_video_image_to_video(
     context: NodeContext,
     *,
@@ -60,7 +66,13 @@ def text_encode_hunyuan_video_image_to_video(
     return clip.encode_from_tokens_scheduled(tokens)
 
 
-@node("HunyuanImageToVideo", category="conditioning/video_models", python_module=MODULE)
+@node(
+    "HunyuanImageToVideo",
+    display_name=None,
+    category="model/conditioning/hunyuan video",
+    python_module=MODULE,
+    advanced=("guidance_type",),
+)
 def hunyuan_image_to_video(
     context: NodeContext,
     *,
@@ -70,7 +82,7 @@ def hunyuan_image_to_video(
     height: Side = 480,
     length: Annotated[int, Int(min=1, max=MAX_SIDE_PX, step=4)] = 53,
     batch_size: Annotated[int, Int(min=1, max=4096)] = 1,
-    guidance_type: Annotated[str, Choice((CONCAT, REPLACE, CUSTOM))],
+    guidance_type: Annotated[str, Combo((CONCAT, REPLACE, CUSTOM))],
     start_image: Annotated[IMAGE | None, Optional()] = None,
 ) -> tuple[Positive, Start]:
     """Let a video begin with images: beside the noise, in its place, or as a reference."""

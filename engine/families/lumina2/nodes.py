@@ -20,7 +20,7 @@ INSTRUCTIONS = {
 }
 
 
-@node("CLIPTextEncodeLumina2", display_name="CLIP Text Encode for Lumina2", category="conditioning",
+@node("CLIPTextEncodeLumina2", display_name="CLIP Text Encode (Lumina 2)", category="model/conditioning/lumina",
       python_module="comfy_extras.nodes_lumina2")  # fmt: skip
 def clip_text_encode_lumina2(
     context: NodeContext,

@@ -16,7 +16,9 @@ CHANNELS, CELL_PX, FRAMES_RATIO = 12, 8, 6
 Side = Annotated[int, Int(min=16, max=MAX_SIDE_PX, step=16)]
 
 
-@node("EmptyMochiLatentVideo", display_name=None, category="latent/video", python_module="comfy_extras.nodes_mochi")
+@node(
+    "EmptyMochiLatentVideo", display_name=None, category="model/latent/mochi", python_module="comfy_extras.nodes_mochi"
+)
 def empty_mochi_latent_video(
     context: NodeContext,
     *,

@@ -11,7 +11,7 @@ from darkroom.engine.nodes.sockets import CLIP, CONDITIONING
 SideOrNone = Annotated[int, Int(min=0, max=MAX_SIDE_PX)]
 
 
-@node("CLIPTextEncodePixArtAlpha", display_name=None, category="advanced/conditioning",
+@node("CLIPTextEncodePixArtAlpha", display_name="CLIP Text Encode (PixArt Alpha)", category="model/conditioning/pixart",
       python_module="comfy_extras.nodes_pixart")  # fmt: skip
 def clip_text_encode_pixart_alpha(
     context: NodeContext,

@@ -20,7 +20,7 @@ from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, IMAGE, MASK, MODEL
 from darkroom.engine.text.qwen_tokens import IMAGE_PLACEHOLDER
 
 MODULE = "comfy_extras.nodes_qwen"
-CATEGORY = "advanced/conditioning"
+CATEGORY = "model/conditioning/qwen image"
 REFERENCE_AREA_PX = 1024 * 1024
 SEEN_AREA_PX = 384 * 384  # of images that the text encoder sees beside others
 CELL_PX = 8
@@ -84,7 +84,8 @@ def _of_area(image: torch.Tensor, area_px: int, unit_px: int = 1) -> torch.Tenso
 
 @node(
     "QwenImageDiffsynthControlnet",
-    category="advanced/loaders/qwen",
+    display_name="Apply Qwen Image DiffSynth ControlNet",
+    category="model/patch/qwen",
     python_module="comfy_extras.nodes_model_patch",
     experimental=True,
 )

@@ -10,7 +10,7 @@ from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.diffusion.model_sampling_variants import Flow
 from darkroom.engine.nodes.base import Combo, Float, Int, ModelCombo, NodeContext, PromptText, node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
-from darkroom.engine.nodes.library.sampling.model_sampling import MODEL_CATEGORY, MODEL_MODULE, sampled_with
+from darkroom.engine.nodes.library.sampling.model_sampling import MODEL_MODULE, sampled_with
 from darkroom.engine.nodes.library.sampling.skip_layers import (
     GUIDANCE_CATEGORY,
     Layers,
@@ -30,7 +30,7 @@ LongText = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
 Shift = Annotated[float, Float(min=0.0, max=100.0, step=0.01)]
 
 
-@node("EmptySD3LatentImage", display_name=None, category="latent/sd3", python_module=MODULE)
+@node("EmptySD3LatentImage", display_name=None, category="model/latent/stable diffusion", python_module=MODULE)
 def empty_sd3_latent_image(
     context: NodeContext,
     *,
@@ -41,8 +41,8 @@ def empty_sd3_latent_image(
     return {"samples": torch.zeros([batch_size, LATENT_CHANNELS, height // 8, width // 8])}
 
 
-@node("CLIPTextEncodeSD3", display_name=None, category="advanced/conditioning",
-      python_module=MODULE, facts=NodeFacts(items="alike"))  # fmt: skip
+@node("CLIPTextEncodeSD3", display_name="CLIP Text Encode (SD3)", category="model/conditioning/stable diffusion",
+      python_module=MODULE, facts=NodeFacts(items="alike"), advanced=("empty_padding",))  # fmt: skip
 def clip_text_encode_sd3(
     context: NodeContext,
     *,
@@ -71,8 +71,8 @@ def clip_text_encode_sd3(
 
 @node(
     "TripleCLIPLoader",
-    display_name=None,
-    category="advanced/loaders",
+    display_name="Load CLIP (Triple)",
+    category="model/loaders",
     python_module=MODULE,
     facts=NodeFacts(reads_early=True, items="alike"),
 )
@@ -88,13 +88,18 @@ def triple_clip_loader(
     return clip
 
 
-@node("ModelSamplingSD3", category=MODEL_CATEGORY, python_module=MODEL_MODULE, facts=NodeFacts(items="alike"))
+@node(
+    "ModelSamplingSD3",
+    category="model/patch/stable diffusion",
+    python_module=MODEL_MODULE,
+    facts=NodeFacts(items="alike"),
+)
 def model_sampling_sd3(context: NodeContext, *, model: MODEL, shift: Shift = 3.0) -> MODEL:
     return sampled_with(model, Flow(shift, multiplier=1000))
 
 
 @node("SkipLayerGuidanceSD3", display_name=None, category=GUIDANCE_CATEGORY, python_module=MODULE,
-      experimental=True)  # fmt: skip
+      experimental=True, advanced=("layers", "start_percent", "end_percent"))  # fmt: skip
 def skip_layer_guidance_sd3(
     context: NodeContext,
     *,

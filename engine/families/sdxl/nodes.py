@@ -12,8 +12,14 @@ from darkroom.engine.nodes.sockets import CLIP, CONDITIONING
 SideOrNone = Annotated[int, Int(min=0, max=MAX_SIDE_PX)]
 
 
-@node("CLIPTextEncodeSDXL", display_name=None, category="advanced/conditioning",
-      python_module="comfy_extras.nodes_clip_sdxl", facts=NodeFacts(items="alike"))  # fmt: skip
+@node(
+    "CLIPTextEncodeSDXL",
+    display_name="CLIP Text Encode (SDXL)",
+    category="model/conditioning/stable diffusion",
+    python_module="comfy_extras.nodes_clip_sdxl",
+    facts=NodeFacts(items="alike"),
+    advanced=("crop_w", "crop_h"),
+)
 def clip_text_encode_sdxl(
     context: NodeContext,
     *,

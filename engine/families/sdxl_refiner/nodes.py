@@ -11,8 +11,12 @@ from darkroom.engine.nodes.sockets import CLIP, CONDITIONING
 SideOrNone = Annotated[int, Int(min=0, max=MAX_SIDE_PX)]
 
 
-@node("CLIPTextEncodeSDXLRefiner", display_name=None, category="advanced/conditioning",
-      python_module="comfy_extras.nodes_clip_sdxl")  # fmt: skip
+@node(
+    "CLIPTextEncodeSDXLRefiner",
+    display_name="CLIP Text Encode (SDXL Refiner)",
+    category="model/conditioning/stable diffusion",
+    python_module="comfy_extras.nodes_clip_sdxl",
+)
 def clip_text_encode_sdxl_refiner(
     context: NodeContext,
     *,

@@ -17,7 +17,13 @@ CHANNELS, RATE_HZ = 64, 44100
 MAX_SECONDS = 1000.0
 
 
-@node("EmptyLatentAudio", display_name="Empty Latent Audio", category="latent/audio", python_module=MODULE)
+@node(
+    "EmptyLatentAudio",
+    display_name="Empty Latent Audio",
+    category="model/latent",
+    python_module=MODULE,
+    essentials_category="Audio",
+)
 def empty_latent_audio(
     context: NodeContext,
     *,
@@ -30,7 +36,7 @@ def empty_latent_audio(
     return latent
 
 
-@node("ConditioningStableAudio", category="conditioning", python_module=MODULE)
+@node("ConditioningStableAudio", display_name=None, category="model/conditioning/stable audio", python_module=MODULE)
 def conditioning_stable_audio(
     context: NodeContext,
     *,

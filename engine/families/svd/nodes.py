@@ -8,7 +8,6 @@ import torch
 
 from darkroom.engine.nodes.base import Float, Int, NodeContext, node
 from darkroom.engine.nodes.library.conditioning.image_conditioning import (
-    VIEWS_CATEGORY,
     VIEWS_MODULE,
     Count,
     Negative,
@@ -26,8 +25,9 @@ ORBIT_DEGREES = 360
 
 @node(
     "SVD_img2vid_Conditioning",
-    category="conditioning/video_models",
+    category="model/conditioning/stable video",
     python_module="comfy_extras.nodes_video_model",
+    advanced=("motion_bucket_id", "augmentation_level"),
 )
 def svd_img2vid_conditioning(
     context: NodeContext,
@@ -51,7 +51,7 @@ def svd_img2vid_conditioning(
     return positive, negative, {"samples": empty_latent(video_frames, width, height)}
 
 
-@node("SV3D_Conditioning", display_name=None, category=VIEWS_CATEGORY, python_module=VIEWS_MODULE)
+@node("SV3D_Conditioning", display_name=None, category="model/conditioning/stable video 3d", python_module=VIEWS_MODULE)
 def sv3d_conditioning(
     context: NodeContext,
     *,

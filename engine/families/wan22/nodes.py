@@ -18,7 +18,7 @@ CELL_PX, FRAMES_RATIO = 16, 4
 Side = Annotated[int, Int(min=32, max=MAX_SIDE_PX, step=32)]
 
 
-@node("Wan22ImageToVideoLatent", display_name=None, category="conditioning/inpaint",
+@node("Wan22ImageToVideoLatent", display_name=None, category="model/conditioning/wan",
       python_module="comfy_extras.nodes_wan")  # fmt: skip
 def wan22_image_to_video_latent(
     context: NodeContext,

@@ -8,7 +8,6 @@ import torch
 
 from darkroom.engine.nodes.base import Float, NodeContext, node
 from darkroom.engine.nodes.library.conditioning.image_conditioning import (
-    VIEWS_CATEGORY,
     VIEWS_MODULE,
     Count,
     Negative,
@@ -32,7 +31,12 @@ def camera(elevation: float, azimuth: float) -> torch.Tensor:
     return torch.stack(parts, dim=-1).unsqueeze(1)
 
 
-@node("StableZero123_Conditioning", display_name=None, category=VIEWS_CATEGORY, python_module=VIEWS_MODULE)
+@node(
+    "StableZero123_Conditioning",
+    display_name=None,
+    category="model/conditioning/stable zero123",
+    python_module=VIEWS_MODULE,
+)
 def stable_zero123_conditioning(
     context: NodeContext,
     *,
@@ -53,7 +57,13 @@ def stable_zero123_conditioning(
     return positive, negative, {"samples": empty_latent(batch_size, width, height)}
 
 
-@node("StableZero123_Conditioning_Batched", display_name=None, category=VIEWS_CATEGORY, python_module=VIEWS_MODULE)
+@node(
+    "StableZero123_Conditioning_Batched",
+    display_name=None,
+    category="model/conditioning/stable zero123",
+    python_module=VIEWS_MODULE,
+    advanced=("elevation_batch_increment", "azimuth_batch_increment"),
+)
 def stable_zero123_conditioning_batched(
     context: NodeContext,
     *,

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import torch
 
-from darkroom.engine.families.ltx_video.nodes.videos import CATEGORY, MODULE
+from darkroom.engine.families.ltx_video.nodes.videos import MODULE
 from darkroom.engine.families.ltx_video.transformer import CELL, cell_places
 from darkroom.engine.images.pixels import resize_image
 from darkroom.engine.nodes.base import Float, Int, NodeContext, node
@@ -64,7 +64,7 @@ def with_guide(conditioning: Conditioning, frame_idx: int, guide: torch.Tensor) 
     return with_options(conditioning, **{PLACES: places if earlier is None else torch.cat([earlier, places], dim=2)})
 
 
-@node("LTXVAddGuide", display_name=None, category=CATEGORY, python_module=MODULE)
+@node("LTXVAddGuide", display_name=None, category="model/conditioning/ltxv", python_module=MODULE)
 def ltxv_add_guide(
     context: NodeContext,
     *,
@@ -108,7 +108,7 @@ def ltxv_add_guide(
     )
 
 
-@node("LTXVCropGuides", display_name=None, category=CATEGORY, python_module=MODULE)
+@node("LTXVCropGuides", display_name=None, category="model/conditioning/ltxv", python_module=MODULE)
 def ltxv_crop_guides(
     context: NodeContext, *, positive: CONDITIONING, negative: CONDITIONING, latent: LATENT
 ) -> tuple[Positive, Negative, Start]:

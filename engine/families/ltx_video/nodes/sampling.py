@@ -10,7 +10,7 @@ import torch
 from darkroom.engine.diffusion.model_sampling_variants import FluxFlow
 from darkroom.engine.families.ltx_video.nodes.videos import MODULE
 from darkroom.engine.nodes.base import Flag, Float, Int, NodeContext, Optional, node
-from darkroom.engine.nodes.library.sampling.model_sampling import MODEL_CATEGORY, sampled_with
+from darkroom.engine.nodes.library.sampling.model_sampling import sampled_with
 from darkroom.engine.nodes.sockets import LATENT, MODEL, SIGMAS, Latent
 
 FEWEST_CELLS, MOST_CELLS = 1024, 4096  # at which the shift is `base_shift` and `max_shift`
@@ -25,7 +25,7 @@ def shift_of(latent: Latent | None, max_shift: float, base_shift: float) -> floa
     return cells * slope + base_shift - slope * FEWEST_CELLS
 
 
-@node("ModelSamplingLTXV", display_name=None, category=MODEL_CATEGORY, python_module=MODULE)
+@node("ModelSamplingLTXV", display_name=None, category="model/patch/ltxv", python_module=MODULE)
 def model_sampling_ltxv(
     context: NodeContext,
     *,
@@ -38,7 +38,13 @@ def model_sampling_ltxv(
     return sampled_with(model, FluxFlow(shift_of(latent, max_shift, base_shift)))
 
 
-@node("LTXVScheduler", display_name=None, category="sampling/custom_sampling/schedulers", python_module=MODULE)
+@node(
+    "LTXVScheduler",
+    display_name=None,
+    category="model/sampling/schedulers",
+    python_module=MODULE,
+    advanced=("stretch", "terminal"),
+)
 def ltxv_scheduler(
     context: NodeContext,
     *,

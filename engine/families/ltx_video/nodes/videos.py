@@ -14,7 +14,7 @@ from darkroom.engine.nodes.library.conditioning.image_conditioning import Count,
 from darkroom.engine.nodes.sockets import CONDITIONING, IMAGE, LATENT, VAE
 
 MODULE = "comfy_extras.nodes_lt"
-CATEGORY = "conditioning/video_models"
+CATEGORY = "model/conditioning/ltxv"
 CHANNELS, CELL_PX, FRAMES_RATIO = 128, 32, 8
 
 Side = Annotated[int, Int(min=64, max=MAX_SIDE_PX, step=32)]
@@ -26,7 +26,7 @@ def empty_video(batch_size: int, length: int, width: int, height: int) -> torch.
     return torch.zeros([batch_size, CHANNELS, frames, height // CELL_PX, width // CELL_PX])
 
 
-@node("EmptyLTXVLatentVideo", display_name=None, category="latent/video/ltxv", python_module=MODULE)
+@node("EmptyLTXVLatentVideo", display_name=None, category="model/latent/ltxv", python_module=MODULE)
 def empty_ltxv_latent_video(
     context: NodeContext,
     *,
@@ -76,7 +76,7 @@ def ltxv_conditioning(
     return with_options(positive, frame_rate=frame_rate), with_options(negative, frame_rate=frame_rate)
 
 
-@node("LTXVPreprocess", display_name=None, category="image", python_module=MODULE)
+@node("LTXVPreprocess", display_name="LTXV Preprocess", category="video/preprocessors", python_module=MODULE)
 def ltxv_preprocess(
     context: NodeContext,
     *,

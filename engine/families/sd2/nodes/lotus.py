@@ -30,7 +30,7 @@ def empty_prompt() -> torch.Tensor:
 @node(
     "LotusConditioning",
     display_name=None,
-    category="conditioning/lotus",
+    category="model/conditioning/lotus",
     python_module="comfy_extras.nodes_lotus",
 )
 def lotus_conditioning(context: NodeContext) -> Annotated[CONDITIONING, Out("conditioning")]:

@@ -18,8 +18,9 @@ CELL_PX = 4
 @node(
     "SD_4XUpscale_Conditioning",
     display_name=None,
-    category="conditioning/upscale_diffusion",
+    category="model/conditioning/stable diffusion upscaler",
     python_module="comfy_extras.nodes_sdupscale",
+    advanced=("noise_augmentation",),
 )
 def sd_4x_upscale_conditioning(
     context: NodeContext,

@@ -9,7 +9,6 @@ from torch.nn import functional
 
 from darkroom.engine.families.wan.nodes.guide import VideoGuide
 from darkroom.engine.families.wan.nodes.latents import (
-    CATEGORY,
     FRAMES_RATIO,
     MODULE,
     GivenImage,
@@ -48,7 +47,13 @@ def _mask_of_figure(mask: torch.Tensor, offset: int, length: int, width: int, he
     return resize(video[:, :, :length], width, height, "nearest-exact", "center")
 
 
-@node("WanAnimateToVideo", display_name=None, category=CATEGORY, python_module=MODULE, experimental=True)
+@node(
+    "WanAnimateToVideo",
+    display_name=None,
+    category="model/conditioning/wan/animate",
+    python_module=MODULE,
+    experimental=True,
+)
 def wan_animate_to_video(
     context: NodeContext,
     *,

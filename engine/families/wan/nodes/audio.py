@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from darkroom.engine.families.wan.nodes.guide import VideoGuide
 from darkroom.engine.families.wan.nodes.latents import (
-    CATEGORY,
     CELL_PX,
     FRAMES_RATIO,
     MODULE,
@@ -97,7 +96,7 @@ def _follow_audio(
     return guide.outputs
 
 
-@node("WanSoundImageToVideo", display_name=None, category=CATEGORY, python_module=MODULE)
+@node("WanSoundImageToVideo", display_name=None, category="model/conditioning/wan/sound", python_module=MODULE)
 def wan_audio_image_to_video(
     context: NodeContext,
     *,
@@ -124,7 +123,7 @@ def wan_audio_image_to_video(
     return _follow_audio(guide, audio_encoder_output, ref_image, control_video, earlier)
 
 
-@node("WanSoundImageToVideoExtend", display_name=None, category=CATEGORY, python_module=MODULE)
+@node("WanSoundImageToVideoExtend", display_name=None, category="model/conditioning/wan/sound", python_module=MODULE)
 def wan_audio_image_to_video_extend(
     context: NodeContext,
     *,
@@ -166,7 +165,13 @@ def speech_windows(heard: AudioEncoderOutput, length: int) -> torch.Tensor:
     return (steps[places.clamp(0, steps.shape[0] - 1)] * is_there[..., None, None])[None]
 
 
-@node("WanHuMoImageToVideo", display_name=None, category=CATEGORY, python_module=MODULE, experimental=True)
+@node(
+    "WanHuMoImageToVideo",
+    display_name=None,
+    category="model/conditioning/wan/humo",
+    python_module=MODULE,
+    experimental=True,
+)
 def wan_humo_image_to_video(
     context: NodeContext,
     *,

@@ -13,7 +13,6 @@ import torch
 
 from darkroom.engine.families.wan.nodes.guide import VideoGuide
 from darkroom.engine.families.wan.nodes.latents import (
-    CATEGORY,
     FRAMES_RATIO,
     MODULE,
     GivenImage,
@@ -88,8 +87,8 @@ def camera_rays(
     return rays.transpose(1, 2).reshape(len(poses), 6, height, width)
 
 
-@node("WanCameraEmbedding", display_name=None, category="camera",
-      python_module="comfy_extras.nodes_camera_trajectory")  # fmt: skip
+@node("WanCameraEmbedding", display_name=None, category="model/conditioning/wan/camera",
+      python_module="comfy_extras.nodes_camera_trajectory", advanced=("fx", "fy", "cx", "cy"))  # fmt: skip
 def wan_camera_embedding(
     context: NodeContext,
     *,
@@ -115,7 +114,7 @@ def wan_camera_embedding(
     return parts.reshape(1, -1, FRAMES_RATIO * 6, height, width).transpose(1, 2), width, height, length
 
 
-@node("WanCameraImageToVideo", display_name=None, category=CATEGORY, python_module=MODULE)
+@node("WanCameraImageToVideo", display_name=None, category="model/conditioning/wan/camera", python_module=MODULE)
 def wan_camera_image_to_video(
     context: NodeContext,
     *,

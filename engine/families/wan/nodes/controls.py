@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from darkroom.engine.families.wan.nodes.guide import VideoGuide
 from darkroom.engine.families.wan.nodes.latents import (
-    CATEGORY,
     CELL_PX,
     GREY,
     LATENT_CHANNELS,
@@ -38,7 +37,7 @@ def _placed(latent: torch.Tensor, first_channel: int, frames: torch.Tensor) -> N
     latent[:, first_channel : first_channel + part.shape[1], : part.shape[2]] = part
 
 
-@node("WanFunControlToVideo", display_name=None, category=CATEGORY, python_module=MODULE)
+@node("WanFunControlToVideo", display_name=None, category="model/conditioning/wan/fun control", python_module=MODULE)
 def wan_fun_control_to_video(
     context: NodeContext,
     *,
@@ -64,7 +63,7 @@ def wan_fun_control_to_video(
     return guide.outputs
 
 
-@node("Wan22FunControlToVideo", display_name=None, category=CATEGORY, python_module=MODULE)
+@node("Wan22FunControlToVideo", display_name=None, category="model/conditioning/wan/fun control", python_module=MODULE)
 def wan22_fun_control_to_video(
     context: NodeContext,
     *,
@@ -104,7 +103,7 @@ def _cells_of_mask(mask: torch.Tensor, frames: int) -> torch.Tensor:
     return functional.interpolate(cells, size=(frames, rows, columns), mode="nearest-exact")[0]
 
 
-@node("WanVaceToVideo", display_name=None, category=CATEGORY, python_module=MODULE)
+@node("WanVaceToVideo", display_name=None, category="model/conditioning/wan/vace", python_module=MODULE)
 def wan_vace_to_video(
     context: NodeContext,
     *,

@@ -8,7 +8,6 @@ import torch
 
 from darkroom.engine.families.wan.nodes.guide import VideoGuide
 from darkroom.engine.families.wan.nodes.latents import (
-    CATEGORY,
     MODULE,
     GivenImage,
     Length,
@@ -27,7 +26,7 @@ from darkroom.engine.nodes.library.conditioning.image_conditioning import Count,
 from darkroom.engine.nodes.sockets import CONDITIONING, VAE
 
 
-@node("WanImageToVideo", display_name=None, category=CATEGORY, python_module=MODULE)
+@node("WanImageToVideo", display_name=None, category="model/conditioning/wan", python_module=MODULE)
 def wan_image_to_video(
     context: NodeContext,
     *,
@@ -69,7 +68,7 @@ def between_images(guide: VideoGuide, start_image: torch.Tensor | None, end_imag
     guide.set(concat_latent_image=guide.vae.encode(frames), concat_mask=per_latent_frame(mask))
 
 
-@node("WanFirstLastFrameToVideo", display_name=None, category=CATEGORY, python_module=MODULE)
+@node("WanFirstLastFrameToVideo", display_name=None, category="model/conditioning/wan", python_module=MODULE)
 def wan_first_last_frame_to_video(
     context: NodeContext,
     *,
@@ -98,7 +97,7 @@ def wan_first_last_frame_to_video(
     return guide.outputs
 
 
-@node("WanFunInpaintToVideo", display_name=None, category=CATEGORY, python_module=MODULE)
+@node("WanFunInpaintToVideo", display_name=None, category="model/conditioning/wan/fun inpaint", python_module=MODULE)
 def wan_fun_inpaint_to_video(
     context: NodeContext,
     *,
@@ -120,7 +119,12 @@ def wan_fun_inpaint_to_video(
     return guide.outputs
 
 
-@node("WanPhantomSubjectToVideo", display_name=None, category=CATEGORY, python_module=MODULE)
+@node(
+    "WanPhantomSubjectToVideo",
+    display_name=None,
+    category="model/conditioning/wan/phantom subject",
+    python_module=MODULE,
+)
 def wan_phantom_subject_to_video(
     context: NodeContext,
     *,

@@ -19,7 +19,6 @@ from darkroom.engine.nodes.sockets import CLIP_VISION_OUTPUT, IMAGE, LATENT, Lat
 
 LATENT_CHANNELS, CELL_PX, FRAMES_RATIO = 16, 8, 4
 MODULE = "comfy_extras.nodes_wan"
-CATEGORY = "conditioning/video_models"
 GREY = 0.5  # of frames that are not given
 
 Side = Annotated[int, Int(min=16, max=MAX_SIDE_PX, step=16)]
@@ -66,7 +65,12 @@ def per_latent_frame(mask: torch.Tensor) -> torch.Tensor:
     return mask.view(1, frames // FRAMES_RATIO, FRAMES_RATIO, height, width).transpose(1, 2)
 
 
-@node("EmptyHunyuanLatentVideo", category="latent/video", python_module="comfy_extras.nodes_hunyuan")
+@node(
+    "EmptyHunyuanLatentVideo",
+    display_name="Empty HunyuanVideo 1.0 Latent",
+    category="model/latent/hunyuan video",
+    python_module="comfy_extras.nodes_hunyuan",
+)
 def empty_hunyuan_latent_video(
     context: NodeContext,
     *,
@@ -79,7 +83,7 @@ def empty_hunyuan_latent_video(
     return latent_of(empty_video(batch_size, length, width, height))
 
 
-@node("TrimVideoLatent", display_name=None, category="latent/video", python_module=MODULE)
+@node("TrimVideoLatent", display_name="Trim Video Latent", category="model/latent", python_module=MODULE)
 def trim_video_latent(
     context: NodeContext, *, samples: LATENT, trim_amount: Annotated[int, Int(min=0, max=99999)] = 0
 ) -> LATENT:

@@ -16,7 +16,6 @@ from darkroom.engine.diffusion.conditions import spread_to_batch_size
 from darkroom.engine.families.wan.nodes.guide import VideoGuide
 from darkroom.engine.families.wan.nodes.images import wan_image_to_video
 from darkroom.engine.families.wan.nodes.latents import (
-    CATEGORY,
     FRAMES_RATIO,
     GREY,
     MODULE,
@@ -96,7 +95,13 @@ def moved_along(
     return torch.cat([torch.ones_like(total[:1]), total]), torch.cat([latent[:, :1], mixed], dim=1)
 
 
-@node("WanTrackToVideo", display_name=None, category=CATEGORY, python_module=MODULE)
+@node(
+    "WanTrackToVideo",
+    display_name=None,
+    category="model/conditioning/wan/move",
+    python_module=MODULE,
+    advanced=("temperature", "topk"),
+)
 def wan_track_to_video(
     context: NodeContext,
     *,

@@ -81,13 +81,13 @@ def comfy_math_expression(
 
 
 @node("ResolutionSelector", display_name="Resolution Selector", category=CATEGORY,
-      python_module="comfy_extras.nodes_resolution", comfyui_version=VERSION)  # fmt: skip
+      python_module="comfy_extras.nodes_resolution", comfyui_version=VERSION, advanced=("multiple",))  # fmt: skip
 def resolution_selector(
     context: NodeContext,
     *,
     aspect_ratio: Annotated[str, Combo(tuple(RATIOS))] = "1:1 (Square)",
     megapixels: Annotated[float, Float(min=0.1, max=16.0, step=0.1)] = 1.0,
-    multiple: Annotated[int, Int(min=8, max=128, step=4, extra={"advanced": True})] = 8,
+    multiple: Annotated[int, Int(min=8, max=128, step=4)] = 8,
 ) -> tuple[Annotated[int, Socket("INT"), Out("width")], Annotated[int, Socket("INT"), Out("height")]]:
     """Return the size in pixels with that ratio and about that area, both sides multiples."""
     width, height = RATIOS[aspect_ratio]

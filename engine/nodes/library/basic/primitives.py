@@ -9,16 +9,22 @@ from typing import Annotated
 from darkroom.engine.nodes.base import Flag, Float, Int, NodeContext, NodeOutput, Socket, Text, node
 from darkroom.engine.nodes.sockets import ANY, BOOLEAN, FLOAT, INT, STRING
 
-CATEGORY = "utils/primitive"
+CATEGORY = "utilities/primitive"
 MODULE = "comfy_extras.nodes_primitive"
 
 
-@node("PrimitiveString", display_name="String", category=CATEGORY, python_module=MODULE)
+@node("PrimitiveString", display_name="Text", category=CATEGORY, python_module=MODULE)
 def primitive_string(context: NodeContext, *, value: Annotated[str, Text(multiline=False)]) -> STRING:
     return value
 
 
-@node("PrimitiveStringMultiline", display_name="String (Multiline)", category=CATEGORY, python_module=MODULE)
+@node(
+    "PrimitiveStringMultiline",
+    display_name="Text (Multiline)",
+    category=CATEGORY,
+    python_module=MODULE,
+    essentials_category="Basics",
+)
 def primitive_string_multiline(context: NodeContext, *, value: Annotated[str, Text(multiline=True)]) -> STRING:
     return value
 
@@ -27,14 +33,14 @@ def primitive_string_multiline(context: NodeContext, *, value: Annotated[str, Te
 def primitive_int(
     context: NodeContext,
     *,
-    value: Annotated[int, Int(min=-sys.maxsize, max=sys.maxsize, control_after_generate=True)],
+    value: Annotated[int, Int(min=-sys.maxsize, max=sys.maxsize, extra={"control_after_generate": "fixed"})],
 ) -> INT:
     return value
 
 
 @node("PrimitiveFloat", display_name="Float", category=CATEGORY, python_module=MODULE)
 def primitive_float(
-    context: NodeContext, *, value: Annotated[float, Float(min=-sys.maxsize, max=sys.maxsize)]
+    context: NodeContext, *, value: Annotated[float, Float(min=-sys.maxsize, max=sys.maxsize, step=0.1)]
 ) -> FLOAT:
     return value
 
@@ -46,8 +52,8 @@ def primitive_boolean(context: NodeContext, *, value: Annotated[bool, Flag()]) -
 
 @node(
     "PreviewAny",
-    display_name="Preview Any",
-    category="utils",
+    display_name="Preview as Text",
+    category="utilities",
     is_output=True,
     python_module="comfy_extras.nodes_preview_any",
 )

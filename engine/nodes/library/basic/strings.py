@@ -13,7 +13,7 @@ from darkroom.engine.nodes.base import Combo, Flag, Int, NodeContext, Optional, 
 from darkroom.engine.nodes.library.basic.patterns import CallerPattern, joined, replaced
 from darkroom.engine.nodes.sockets import BOOLEAN, INT, STRING
 
-CATEGORY = "utils/string"
+CATEGORY = "text"
 MODULE = "comfy_extras.nodes_string"
 
 Multiline = Annotated[str, Text(multiline=True)]
@@ -27,7 +27,7 @@ def _flags(case_insensitive: bool, multiline: bool, dotall: bool) -> re.RegexFla
     return flags
 
 
-@node("StringConcatenate", display_name="Concatenate", category=CATEGORY, python_module=MODULE)
+@node("StringConcatenate", display_name="Concatenate Text", category=CATEGORY, python_module=MODULE)
 def string_concatenate(
     context: NodeContext,
     *,
@@ -46,12 +46,12 @@ def string_substring(
     return string[start:end]
 
 
-@node("StringLength", display_name="Length", category=CATEGORY, python_module=MODULE)
+@node("StringLength", display_name="Text Length", category=CATEGORY, python_module=MODULE)
 def string_length(context: NodeContext, *, string: Multiline) -> Annotated[INT, Out("length")]:
     return len(string)
 
 
-@node("CaseConverter", display_name="Case Converter", category=CATEGORY, python_module=MODULE)
+@node("CaseConverter", display_name="Convert Text Case", category=CATEGORY, python_module=MODULE)
 def case_converter(
     context: NodeContext,
     *,
@@ -67,19 +67,25 @@ def case_converter(
     return joined((convert[mode](string),))  # a few letters become up to three
 
 
-@node("StringTrim", display_name="Trim", category=CATEGORY, python_module=MODULE)
+@node("StringTrim", display_name="Trim Text", category=CATEGORY, python_module=MODULE)
 def string_trim(
     context: NodeContext, *, string: Multiline, mode: Annotated[str, Combo(("Both", "Left", "Right"))]
 ) -> STRING:
     return {"Both": str.strip, "Left": str.lstrip, "Right": str.rstrip}[mode](string)
 
 
-@node("StringReplace", display_name="Replace", category=CATEGORY, python_module=MODULE)
+@node("StringReplace", display_name="Replace Text", category=CATEGORY, python_module=MODULE)
 def string_replace(context: NodeContext, *, string: Multiline, find: Multiline, replace: Multiline) -> STRING:
     return replaced(string, find, replace)
 
 
-@node("StringContains", display_name="Contains", category=CATEGORY, python_module=MODULE)
+@node(
+    "StringContains",
+    display_name="Contains Text",
+    category=CATEGORY,
+    python_module=MODULE,
+    advanced=("case_sensitive",),
+)
 def string_contains(
     context: NodeContext,
     *,
@@ -90,7 +96,9 @@ def string_contains(
     return substring in string if case_sensitive else substring.lower() in string.lower()
 
 
-@node("StringCompare", display_name="Compare", category=CATEGORY, python_module=MODULE)
+@node(
+    "StringCompare", display_name="Compare Text", category=CATEGORY, python_module=MODULE, advanced=("case_sensitive",)
+)
 def string_compare(
     context: NodeContext,
     *,
@@ -105,7 +113,13 @@ def string_compare(
     return first.startswith(second) if mode == "Starts With" else first.endswith(second)
 
 
-@node("RegexMatch", display_name="Regex Match", category=CATEGORY, python_module=MODULE)
+@node(
+    "RegexMatch",
+    display_name="Match Text",
+    category=CATEGORY,
+    python_module=MODULE,
+    advanced=("case_insensitive", "multiline", "dotall"),
+)
 def regex_match(
     context: NodeContext,
     *,
@@ -123,7 +137,13 @@ def regex_match(
     return any(True for _ in pattern.matches(string))
 
 
-@node("RegexExtract", display_name="Regex Extract", category=CATEGORY, python_module=MODULE)
+@node(
+    "RegexExtract",
+    display_name="Extract Text",
+    category=CATEGORY,
+    python_module=MODULE,
+    advanced=("case_insensitive", "multiline", "dotall", "group_index"),
+)
 def regex_extract(
     context: NodeContext,
     *,
@@ -159,7 +179,13 @@ def regex_extract(
     return next(found, "") if mode.startswith("First") else joined(found, "\n")
 
 
-@node("RegexReplace", display_name="Regex Replace", category=CATEGORY, python_module=MODULE)
+@node(
+    "RegexReplace",
+    display_name="Replace Text (Regex)",
+    category=CATEGORY,
+    python_module=MODULE,
+    advanced=("case_insensitive", "multiline", "dotall", "count"),
+)
 def regex_replace(
     context: NodeContext,
     *,

@@ -10,7 +10,7 @@ from darkroom.engine.nodes.sockets import AUDIO, AUDIO_ENCODER, AUDIO_ENCODER_OU
 MODULE = "comfy_extras.nodes_audio_encoder"
 
 
-@node("AudioEncoderLoader", display_name=None, category="loaders", python_module=MODULE)
+@node("AudioEncoderLoader", display_name="Load Audio Encoder", category="model/loaders", python_module=MODULE)
 def audio_encoder_loader(
     context: NodeContext, *, audio_encoder_name: Annotated[str, ModelCombo("audio_encoders")]
 ) -> AUDIO_ENCODER:
@@ -19,7 +19,7 @@ def audio_encoder_loader(
     return loaded
 
 
-@node("AudioEncoderEncode", display_name=None, category="conditioning", python_module=MODULE)
+@node("AudioEncoderEncode", display_name=None, category="model/conditioning", python_module=MODULE)
 def audio_encoder_encode(context: NodeContext, *, audio_encoder: AUDIO_ENCODER, audio: AUDIO) -> AUDIO_ENCODER_OUTPUT:
     """Encode audio. Whisper reads its first 30 s."""
     return audio_encoder.encode_audio(audio["waveform"], audio["sample_rate"])

@@ -11,13 +11,13 @@ from darkroom.engine.nodes.base import Choice, Float, ModelFile, NodeContext, no
 from darkroom.engine.nodes.sockets import CLIP_VISION, CLIP_VISION_OUTPUT, CONDITIONING, IMAGE, STYLE_MODEL
 
 
-@node("CLIPVisionLoader", display_name="Load CLIP Vision", category="loaders")
+@node("CLIPVisionLoader", display_name="Load CLIP Vision", category="model/loaders")
 def clip_vision_loader(context: NodeContext, *, clip_name: Annotated[str, ModelFile("clip_vision")]) -> CLIP_VISION:
     loaded: CLIP_VISION = context.models.auxiliary.clip_vision(clip_name)
     return loaded
 
 
-@node("CLIPVisionEncode", display_name="CLIP Vision Encode", category="conditioning")
+@node("CLIPVisionEncode", display_name="CLIP Vision Encode", category="model/conditioning")
 def clip_vision_encode(
     context: NodeContext,
     *,
@@ -29,7 +29,7 @@ def clip_vision_encode(
     return output
 
 
-@node("StyleModelLoader", display_name="Load Style Model", category="loaders")
+@node("StyleModelLoader", display_name="Load Style Model", category="model/loaders")
 def style_model_loader(
     context: NodeContext, *, style_model_name: Annotated[str, ModelFile("style_models")]
 ) -> STYLE_MODEL:
@@ -37,7 +37,7 @@ def style_model_loader(
     return loaded
 
 
-@node("StyleModelApply", display_name="Apply Style Model", category="conditioning/style_model")
+@node("StyleModelApply", display_name="Apply Style Model", category="model/conditioning")
 def style_model_apply(
     context: NodeContext,
     *,

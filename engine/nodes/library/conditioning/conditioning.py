@@ -50,8 +50,9 @@ def _first_tokens(conditioning: Conditioning, node_name: str) -> list[Any]:
 @node(
     "ConditioningCombine",
     display_name="Conditioning (Combine)",
-    category="conditioning",
+    category="model/conditioning/transform",
     facts=NodeFacts(items="alike"),
+    essentials_category="Image Generation",
 )
 def conditioning_combine(
     context: NodeContext, *, conditioning_1: CONDITIONING, conditioning_2: CONDITIONING
@@ -59,7 +60,7 @@ def conditioning_combine(
     return conditioning_1 + conditioning_2
 
 
-@node("ConditioningAverage", category="conditioning")
+@node("ConditioningAverage", display_name="Conditioning (Average)", category="model/conditioning/transform")
 def conditioning_average(
     context: NodeContext,
     *,
@@ -88,7 +89,10 @@ def conditioning_average(
 
 
 @node(
-    "ConditioningConcat", display_name="Conditioning (Concat)", category="conditioning", facts=NodeFacts(items="alike")
+    "ConditioningConcat",
+    display_name="Conditioning (Concat)",
+    category="model/conditioning/transform",
+    facts=NodeFacts(items="alike"),
 )
 def conditioning_concat(
     context: NodeContext, *, conditioning_to: CONDITIONING, conditioning_from: CONDITIONING
@@ -98,7 +102,7 @@ def conditioning_concat(
     return [[torch.cat((tokens, source), dim=1), dict(options)] for tokens, options in conditioning_to]
 
 
-@node("ConditioningSetArea", display_name="Conditioning (Set Area)", category="conditioning")
+@node("ConditioningSetArea", display_name="Conditioning (Set Area)", category="model/conditioning/transform")
 def conditioning_set_area(
     context: NodeContext,
     *,
@@ -114,7 +118,11 @@ def conditioning_set_area(
     return with_options(conditioning, area=area, strength=strength, set_area_to_bounds=False)
 
 
-@node("ConditioningSetAreaPercentage", display_name="Conditioning (Set Area with Percentage)", category="conditioning")
+@node(
+    "ConditioningSetAreaPercentage",
+    display_name="Conditioning (Set Area with Percentage)",
+    category="model/conditioning/transform",
+)
 def conditioning_set_area_percentage(
     context: NodeContext,
     *,
@@ -133,7 +141,12 @@ def conditioning_set_area_percentage(
     return with_options(conditioning, area=area, strength=strength, set_area_to_bounds=False)
 
 
-@node("ConditioningSetAreaPercentageVideo", category="conditioning", python_module="comfy_extras.nodes_video_model")
+@node(
+    "ConditioningSetAreaPercentageVideo",
+    display_name="Conditioning (Set Area with Percentage for Video)",
+    category="model/conditioning/transform",
+    python_module="comfy_extras.nodes_video_model",
+)
 def conditioning_set_area_percentage_video(
     context: NodeContext,
     *,
@@ -154,7 +167,11 @@ def conditioning_set_area_percentage_video(
     return with_options(conditioning, area=area, strength=strength, set_area_to_bounds=False)
 
 
-@node("ConditioningSetAreaStrength", category="conditioning")
+@node(
+    "ConditioningSetAreaStrength",
+    display_name="Conditioning (Set Area Strength)",
+    category="model/conditioning/transform",
+)
 def conditioning_set_area_strength(
     context: NodeContext,
     *,
@@ -164,7 +181,7 @@ def conditioning_set_area_strength(
     return with_options(conditioning, strength=strength)
 
 
-@node("ConditioningSetMask", display_name="Conditioning (Set Mask)", category="conditioning")
+@node("ConditioningSetMask", display_name="Conditioning (Set Mask)", category="model/conditioning/transform")
 def conditioning_set_mask(
     context: NodeContext,
     *,
@@ -177,7 +194,12 @@ def conditioning_set_mask(
     return with_mask(conditioning, mask, strength, set_cond_area)
 
 
-@node("ConditioningZeroOut", category="advanced/conditioning", facts=NodeFacts(items="alike"))
+@node(
+    "ConditioningZeroOut",
+    display_name="Conditioning Zero Out",
+    category="model/conditioning/transform",
+    facts=NodeFacts(items="alike"),
+)
 def conditioning_zero_out(context: NodeContext, *, conditioning: CONDITIONING) -> CONDITIONING:
     zeroed = []
     for tokens, old in conditioning:
@@ -189,7 +211,7 @@ def conditioning_zero_out(context: NodeContext, *, conditioning: CONDITIONING) -
     return zeroed
 
 
-@node("ConditioningSetTimestepRange", category="advanced/conditioning")
+@node("ConditioningSetTimestepRange", category="model/conditioning/transform")
 def conditioning_set_timestep_range(
     context: NodeContext,
     *,
@@ -203,8 +225,8 @@ def conditioning_set_timestep_range(
 
 @node(
     "CLIPTextEncodeControlnet",
-    display_name=None,
-    category="_for_testing/conditioning",
+    display_name="CLIP Text Encode (Controlnet)",
+    category="model/conditioning",
     python_module="comfy_extras.nodes_cond",
     experimental=True,
 )

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.images.pixels import resize
-from darkroom.engine.nodes.base import Choice, Float, ModelFile, NodeContext, Optional, Out, node
+from darkroom.engine.nodes.base import Combo, Float, ModelFile, NodeContext, Optional, Out, node
 from darkroom.engine.nodes.sockets import CONDITIONING, CONTROL_NET, IMAGE, MASK, MODEL, VAE
 
-CATEGORY = "conditioning/controlnet"
+CATEGORY = "model/conditioning/controlnet"
 CONTROL_MODULE = "comfy_extras.nodes_controlnet"
 
 UNION_TYPES = (
@@ -23,7 +23,12 @@ Positive = Annotated[CONDITIONING, Out("positive")]
 Negative = Annotated[CONDITIONING, Out("negative")]
 
 
-@node("ControlNetLoader", display_name="Load ControlNet Model", category="loaders", facts=NodeFacts(reads_early=True))
+@node(
+    "ControlNetLoader",
+    display_name="Load ControlNet Model",
+    category="model/loaders",
+    facts=NodeFacts(reads_early=True),
+)
 def controlnet_loader(
     context: NodeContext, *, control_net_name: Annotated[str, ModelFile("controlnet")]
 ) -> CONTROL_NET:
@@ -31,7 +36,7 @@ def controlnet_loader(
     return net
 
 
-@node("DiffControlNetLoader", display_name="Load ControlNet Model (diff)", category="loaders")
+@node("DiffControlNetLoader", display_name="Load ControlNet Model (diff)", category="model/loaders")
 def diff_controlnet_loader(
     context: NodeContext, *, model: MODEL, control_net_name: Annotated[str, ModelFile("controlnet")]
 ) -> CONTROL_NET:
@@ -39,7 +44,7 @@ def diff_controlnet_loader(
     return net
 
 
-@node("ControlNetApply", display_name="Apply ControlNet (OLD)", category=CATEGORY, deprecated=True)
+@node("ControlNetApply", display_name="Apply ControlNet (DEPRECATED)", category=CATEGORY, deprecated=True)
 def controlnet_apply(
     context: NodeContext,
     *,
@@ -134,7 +139,13 @@ def controlnet_apply_sd3(
     return apply_to_both(positive, negative, control_net, image, strength, start_percent, end_percent, vae)
 
 
-@node("ControlNetInpaintingAliMamaApply", category=CATEGORY, python_module=CONTROL_MODULE)
+@node(
+    "ControlNetInpaintingAliMamaApply",
+    display_name="Apply ControlNet Inpainting (AliMama)",
+    category=CATEGORY,
+    python_module=CONTROL_MODULE,
+    advanced=("start_percent", "end_percent"),
+)
 def controlnet_inpainting_alimama_apply(
     context: NodeContext,
     *,
@@ -159,9 +170,11 @@ def controlnet_inpainting_alimama_apply(
     )
 
 
-@node("SetUnionControlNetType", category=CATEGORY, python_module=CONTROL_MODULE)
+@node(
+    "SetUnionControlNetType", display_name="Set Union ControlNet Type", category=CATEGORY, python_module=CONTROL_MODULE
+)
 def set_union_controlnet_type(
-    context: NodeContext, *, control_net: CONTROL_NET, type: Annotated[str, Choice(("auto", *UNION_TYPES))]
+    context: NodeContext, *, control_net: CONTROL_NET, type: Annotated[str, Combo(("auto", *UNION_TYPES))]
 ) -> CONTROL_NET:
     net: Any = control_net.copy()
     net.set_extra_arg("control_type", [UNION_TYPES.index(type)] if type in UNION_TYPES else [])

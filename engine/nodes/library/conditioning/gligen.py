@@ -12,13 +12,13 @@ Side = Annotated[int, Int(min=8, max=MAX_SIDE_PX, step=8)]
 Place = Annotated[int, Int(min=0, max=MAX_SIDE_PX, step=8)]
 
 
-@node("GLIGENLoader", category="loaders")
+@node("GLIGENLoader", display_name="Load GLIGEN Model", category="model/loaders")
 def gligen_loader(context: NodeContext, *, gligen_name: Annotated[str, ModelFile("gligen")]) -> GLIGEN:
     loaded: GLIGEN = context.models.auxiliary.gligen(gligen_name)
     return loaded
 
 
-@node("GLIGENTextBoxApply", category="conditioning/gligen")
+@node("GLIGENTextBoxApply", display_name="Apply GLIGEN Text Box", category="model/conditioning/gligen")
 def gligen_text_box_apply(
     context: NodeContext,
     *,

@@ -205,6 +205,7 @@ def _with_keyframes(
     category=SCHEDULING,
     python_module=HOOKS_MODULE,
     experimental=True,
+    advanced=("print_keyframes",),
 )
 def create_hook_keyframes_interpolated(
     context: NodeContext,
@@ -235,6 +236,7 @@ class Floats(Widget):
     category=SCHEDULING,
     python_module=HOOKS_MODULE,
     experimental=True,
+    advanced=("print_keyframes",),
 )
 def create_hook_keyframes_from_floats(
     context: NodeContext,
@@ -298,6 +300,7 @@ def combine_hooks_8(
     category="advanced/hooks/clip",
     python_module=HOOKS_MODULE,
     experimental=True,
+    advanced=("apply_to_conds", "schedule_clip"),
 )
 def set_clip_hooks(
     context: NodeContext,

@@ -23,7 +23,7 @@ CELL_PX = 8
 @node(
     "SetLatentNoiseMask",
     display_name="Set Latent Noise Mask",
-    category="latent/inpaint",
+    category="model/latent",
     facts=NodeFacts(keeps_channels=True),
 )
 def set_latent_noise_mask(context: NodeContext, *, samples: LATENT, mask: MASK) -> LATENT:
@@ -33,7 +33,7 @@ def set_latent_noise_mask(context: NodeContext, *, samples: LATENT, mask: MASK) 
     return result
 
 
-@node("VAEEncodeForInpaint", display_name="VAE Encode (for Inpainting)", category="latent/inpaint")
+@node("VAEEncodeForInpaint", display_name="VAE Encode (for Inpainting)", category="model/latent")
 def vae_encode_for_inpaint(
     context: NodeContext,
     *,
@@ -63,7 +63,7 @@ def vae_encode_for_inpaint(
     return latent
 
 
-@node("InpaintModelConditioning", category="conditioning/inpaint")
+@node("InpaintModelConditioning", category="model/conditioning")
 def inpaint_model_conditioning(
     context: NodeContext,
     *,
@@ -87,7 +87,7 @@ def inpaint_model_conditioning(
     return _with(positive, seen), _with(negative, seen), latent
 
 
-@node("InstructPixToPixConditioning", display_name=None, category="conditioning/instructpix2pix",
+@node("InstructPixToPixConditioning", display_name=None, category="model/conditioning/instructpix2pix",
       python_module="comfy_extras.nodes_ip2p")  # fmt: skip
 def instruct_pix_to_pix_conditioning(
     context: NodeContext, *, positive: CONDITIONING, negative: CONDITIONING, vae: VAE, pixels: IMAGE
@@ -98,7 +98,7 @@ def instruct_pix_to_pix_conditioning(
     return _with(positive, seen), _with(negative, seen), {"samples": torch.zeros_like(image)}
 
 
-@node("DifferentialDiffusion", display_name="Differential Diffusion", category="_for_testing",
+@node("DifferentialDiffusion", display_name="Differential Diffusion", category="experimental",
       python_module="comfy_extras.nodes_differential_diffusion", experimental=True)  # fmt: skip
 def differential_diffusion(
     context: NodeContext,

@@ -7,12 +7,17 @@ from typing import Annotated
 from darkroom.engine.nodes.base import ModelCombo, NodeContext, PromptText, node
 from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, IMAGE, PHOTOMAKER
 
-CATEGORY = "_for_testing/photomaker"
 MODULE = "comfy_extras.nodes_photomaker"
 PERSON = "photomaker"  # the word of a prompt that the person takes the place of
 
 
-@node("PhotoMakerLoader", display_name=None, category=CATEGORY, python_module=MODULE, experimental=True)
+@node(
+    "PhotoMakerLoader",
+    display_name="Load PhotoMaker Model",
+    category="model/loaders",
+    python_module=MODULE,
+    experimental=True,
+)
 def photomaker_loader(
     context: NodeContext, *, photomaker_model_name: Annotated[str, ModelCombo("photomaker")]
 ) -> PHOTOMAKER:
@@ -20,7 +25,13 @@ def photomaker_loader(
     return loaded
 
 
-@node("PhotoMakerEncode", display_name=None, category=CATEGORY, python_module=MODULE, experimental=True)
+@node(
+    "PhotoMakerEncode",
+    display_name="PhotoMaker Encode",
+    category="model/conditioning/photomaker",
+    python_module=MODULE,
+    experimental=True,
+)
 def photomaker_encode(
     context: NodeContext,
     *,

@@ -9,7 +9,7 @@ from darkroom.engine.nodes.library.conditioning.conditioning import with_appende
 from darkroom.engine.nodes.sockets import CLIP_VISION_OUTPUT, CONDITIONING, LATENT
 
 
-@node("unCLIPConditioning", category="conditioning")
+@node("unCLIPConditioning", category="model/conditioning")
 def unclip_conditioning(
     context: NodeContext,
     *,
@@ -29,7 +29,7 @@ def unclip_conditioning(
     return with_appended(conditioning, "unclip_conditioning", seen)
 
 
-@node("ReferenceLatent", display_name=None, category="advanced/conditioning/edit_models",
+@node("ReferenceLatent", display_name="Set Reference Latent", category="model/conditioning",
       python_module="comfy_extras.nodes_edit_model")  # fmt: skip
 def reference_latent(
     context: NodeContext, *, conditioning: CONDITIONING, latent: Annotated[LATENT | None, Optional()] = None

@@ -14,7 +14,10 @@ TokenCount = Annotated[int, Int(min=0, max=10000, step=1)]
 
 
 @node(
-    "CLIPTextEncode", display_name="CLIP Text Encode (Prompt)", category="conditioning", facts=NodeFacts(items="alike")
+    "CLIPTextEncode",
+    display_name="CLIP Text Encode (Prompt)",
+    category="model/conditioning",
+    facts=NodeFacts(items="alike"),
 )
 def clip_text_encode(
     context: NodeContext, *, text: Annotated[str, PromptText(multiline=True, dynamicPrompts=True)], clip: CLIP
@@ -23,7 +26,13 @@ def clip_text_encode(
     return clip.encode_from_tokens_scheduled(clip.tokenize(text))
 
 
-@node("CLIPSetLastLayer", display_name="CLIP Set Last Layer", category="conditioning", facts=NodeFacts(items="alike"))
+@node(
+    "CLIPSetLastLayer",
+    display_name="CLIP Set Last Layer",
+    category="model/conditioning",
+    facts=NodeFacts(items="alike"),
+    advanced=("stop_at_clip_layer",),
+)
 def clip_set_last_layer(
     context: NodeContext, *, clip: CLIP, stop_at_clip_layer: Annotated[int, Int(min=-24, max=-1, step=1)] = -1
 ) -> CLIP:
@@ -32,7 +41,7 @@ def clip_set_last_layer(
     return changed
 
 
-@node("T5TokenizerOptions", display_name=None, category="_for_testing/conditioning",
+@node("T5TokenizerOptions", display_name="T5 Tokenizer Options", category="model/conditioning",
       python_module="comfy_extras.nodes_cond", experimental=True)  # fmt: skip
 def t5_tokenizer_options(
     context: NodeContext, *, clip: CLIP, min_padding: TokenCount = 0, min_length: TokenCount = 0

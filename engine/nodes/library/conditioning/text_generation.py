@@ -36,7 +36,7 @@ SAMPLING = (("on", RANDOM), ("off", ()))
 
 
 @node("TextGenerate", display_name="Generate Text", category="text", python_module="comfy_extras.nodes_textgen",
-      comfyui_version=VERSION)  # fmt: skip
+      comfyui_version=VERSION, advanced=("use_default_template",))  # fmt: skip
 def text_generate(
     context: NodeContext,
     *,
@@ -50,7 +50,7 @@ def text_generate(
         Mapping[str, Any], DynamicChoice(fields=SAMPLING, extra={"display_name": "Sampling Mode"})
     ],
     thinking: Annotated[bool, Flag(), Optional()] = False,
-    use_default_template: Annotated[bool, Flag(extra={"advanced": True}), Optional()] = True,
+    use_default_template: Annotated[bool, Flag(), Optional()] = True,
 ) -> Annotated[STRING, Out("generated_text")]:
     """Let a language model answer a prompt, with images where it reads them; tokens are drawn, or the likeliest ones.
 

@@ -41,7 +41,7 @@ def _content(environment: NodeEnvironment, image: object) -> str | None:
 
 
 @node("WebcamCapture", display_name="Webcam Capture", category="image", check=damaged_file, fingerprint=_content,
-      python_module="comfy_extras.nodes_webcam")  # fmt: skip
+      python_module="comfy_extras.nodes_webcam", essentials_category="Basics")  # fmt: skip
 def webcam_capture(
     context: NodeContext,
     *,

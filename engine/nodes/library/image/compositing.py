@@ -21,7 +21,12 @@ COMPOSITING_MODULE = "comfy_extras.nodes_compositing"
 Position = Annotated[int, Int(min=0, max=MAX_SIDE_PX, step=1)]
 
 
-@node("ImageCompositeMasked", category="image", python_module="comfy_extras.nodes_mask")
+@node(
+    "ImageCompositeMasked",
+    display_name="Image Composite Masked",
+    category="image/compositing",
+    python_module="comfy_extras.nodes_mask",
+)
 def image_composite_masked(
     context: NodeContext,
     *,
@@ -42,7 +47,7 @@ def image_composite_masked(
 @node(
     "PorterDuffImageComposite",
     display_name="Porter-Duff Image Composite",
-    category="mask/compositing",
+    category="image/compositing",
     python_module=COMPOSITING_MODULE,
 )
 def porter_duff_image_composite(
@@ -78,7 +83,7 @@ def _fitted(image: torch.Tensor, width: int, height: int) -> torch.Tensor:
 @node(
     "SplitImageWithAlpha",
     display_name="Split Image with Alpha",
-    category="mask/compositing",
+    category="image/compositing",
     python_module=COMPOSITING_MODULE,
 )
 def split_image_with_alpha(context: NodeContext, *, image: IMAGE) -> tuple[IMAGE, MASK]:
@@ -90,7 +95,7 @@ def split_image_with_alpha(context: NodeContext, *, image: IMAGE) -> tuple[IMAGE
 @node(
     "JoinImageWithAlpha",
     display_name="Join Image with Alpha",
-    category="mask/compositing",
+    category="image/compositing",
     python_module=COMPOSITING_MODULE,
 )
 def join_image_with_alpha(context: NodeContext, *, image: IMAGE, alpha: MASK) -> IMAGE:

@@ -67,7 +67,7 @@ def join_latents(latents: Sequence[Latent]) -> Latent:
 
 
 @node("BatchImagesNode", display_name="Batch Images", category="image/batch", python_module=MODULE,
-      comfyui_version=VERSION)  # fmt: skip
+      comfyui_version=VERSION, essentials_category="Image Tools")  # fmt: skip
 def batch_images_node(
     context: NodeContext, *, images: Annotated[Mapping[str, torch.Tensor], _grown("image", Socket("IMAGE"))]
 ) -> IMAGE:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import torch
 
 from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.images.batches import position_in_batch
 from darkroom.engine.images.pixels import resize_image
 from darkroom.engine.nodes.base import Hidden, Int, NodeContext, Out, Socket, node
 from darkroom.engine.nodes.sockets import IMAGE
@@ -18,7 +19,7 @@ MAX_SIDE_PX = 16384
 IMAGES_MODULE = "comfy_extras.nodes_images"
 
 
-@node("EmptyImage", category="image")
+@node("EmptyImage", display_name="Empty Image", category="image")
 def empty_image(
     context: NodeContext,
     *,
@@ -31,7 +32,13 @@ def empty_image(
     return channels.float().expand(batch_size, height, width, 3).clone()
 
 
-@node("ImageBatch", display_name="Batch Images", category="image", facts=NodeFacts(joins="items"))
+@node(
+    "ImageBatch",
+    display_name="Batch Images (DEPRECATED)",
+    category="image/batch",
+    facts=NodeFacts(joins="items"),
+    deprecated=True,
+)
 def image_batch(context: NodeContext, *, image1: IMAGE, image2: IMAGE) -> IMAGE:
     """Join two batches; the second is scaled to the size of the first and cropped to fit."""
     if image1.shape[1:] != image2.shape[1:]:
@@ -39,22 +46,35 @@ def image_batch(context: NodeContext, *, image1: IMAGE, image2: IMAGE) -> IMAGE:
     return torch.cat((image1, image2), dim=0)
 
 
-@node("RepeatImageBatch", category="image/batch", python_module=IMAGES_MODULE, facts=NodeFacts(repeats="amount"))
+@node(
+    "RepeatImageBatch",
+    display_name="Repeat Image Batch",
+    category="image/batch",
+    python_module=IMAGES_MODULE,
+    facts=NodeFacts(repeats="amount"),
+)
 def repeat_image_batch(
     context: NodeContext, *, image: IMAGE, amount: Annotated[int, Int(min=1, max=4096)] = 1
 ) -> IMAGE:
     return image.repeat((amount, 1, 1, 1))
 
 
-@node("ImageFromBatch", category="image/batch", python_module=IMAGES_MODULE, facts=NodeFacts(cuts="length"))
+@node(
+    "ImageFromBatch",
+    display_name="Get Image from Batch",
+    category="image/batch",
+    python_module=IMAGES_MODULE,
+    facts=NodeFacts(cuts="length"),
+)
 def image_from_batch(
     context: NodeContext,
     *,
     image: IMAGE,
-    batch_index: Annotated[int, Int(min=0, max=4095)] = 0,
+    batch_index: Annotated[int, Int(min=-MAX_SIDE_PX, max=MAX_SIDE_PX)] = 0,
     length: Annotated[int, Int(min=1, max=4096)] = 1,
 ) -> IMAGE:
-    first = min(image.shape[0] - 1, batch_index)
+    """Take `length` images from `batch_index` on; a negative one counts from the end."""
+    first = position_in_batch(batch_index, image.shape[0])
     return image[first : first + length].clone()
 
 

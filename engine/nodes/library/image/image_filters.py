@@ -26,12 +26,24 @@ MAX_SEED = 0xFFFFFFFFFFFFFFFF
 Radius = Annotated[int, Int(min=1, max=31, step=1)]
 
 
-@node("ImageInvert", display_name="Invert Image", category="image", facts=NodeFacts(items="alone"))
+@node(
+    "ImageInvert",
+    display_name="Invert Image Colors",
+    category="image/color",
+    facts=NodeFacts(items="alone"),
+    essentials_category="Image Tools",
+)
 def image_invert(context: NodeContext, *, image: IMAGE) -> IMAGE:
     return 1.0 - image
 
 
-@node("ImageBlend", display_name=None, category="image/postprocessing", python_module=POST_PROCESSING_MODULE)
+@node(
+    "ImageBlend",
+    display_name="Blend Images",
+    category="image/filters",
+    python_module=POST_PROCESSING_MODULE,
+    essentials_category="Image Tools",
+)
 def image_blend(
     context: NodeContext,
     *,
@@ -48,7 +60,7 @@ def image_blend(
     return (below * (1 - blend_factor) + blended * blend_factor).clamp(0, 1)
 
 
-@node("ImageBlur", display_name=None, category="image/postprocessing", python_module=POST_PROCESSING_MODULE)
+@node("ImageBlur", display_name="Blur Image", category="image/filters", python_module=POST_PROCESSING_MODULE)
 def image_blur(
     context: NodeContext,
     *,
@@ -64,10 +76,11 @@ def image_blur(
 
 @node(
     "ImageSharpen",
-    display_name=None,
-    category="image/postprocessing",
+    display_name="Sharpen Image",
+    category="image/filters",
     python_module=POST_PROCESSING_MODULE,
     facts=NodeFacts(items="alone"),
+    advanced=("sharpen_radius", "sigma", "alpha"),
 )
 def image_sharpen(
     context: NodeContext,
@@ -82,7 +95,7 @@ def image_sharpen(
     return filters.sharpen(image.movedim(-1, 1), sharpen_radius, sigma, alpha).clamp(0, 1).movedim(1, -1)
 
 
-@node("ImageQuantize", display_name=None, category="image/postprocessing", python_module=POST_PROCESSING_MODULE)
+@node("ImageQuantize", display_name="Quantize Image", category="image/filters", python_module=POST_PROCESSING_MODULE)
 def image_quantize(
     context: NodeContext,
     *,
@@ -95,7 +108,12 @@ def image_quantize(
     return torch.cat((quantized.to(image.device), image[..., 3:]), dim=-1)
 
 
-@node("ImageAddNoise", category="image", python_module="comfy_extras.nodes_images")
+@node(
+    "ImageAddNoise",
+    display_name="Add Noise to Image",
+    category="image/filters",
+    python_module="comfy_extras.nodes_images",
+)
 def image_add_noise(
     context: NodeContext,
     *,
@@ -109,7 +127,13 @@ def image_add_noise(
     return (image + strength * noise).clamp(0.0, 1.0)
 
 
-@node("Canny", display_name=None, category="image/preprocessors", python_module="comfy_extras.nodes_canny")
+@node(
+    "Canny",
+    display_name="Detect Edges (Canny)",
+    category="image/filters",
+    python_module="comfy_extras.nodes_canny",
+    essentials_category="Image Tools",
+)
 def canny(
     context: NodeContext,
     *,
@@ -121,7 +145,7 @@ def canny(
     return canny_edges(image.movedim(-1, 1), low_threshold, high_threshold).expand(-1, 3, -1, -1).movedim(1, -1)
 
 
-@node("Morphology", display_name="ImageMorphology", category="image/postprocessing", python_module=MORPHOLOGY_MODULE)
+@node("Morphology", display_name="Apply Morphology", category="image/filters", python_module=MORPHOLOGY_MODULE)
 def morphology(
     context: NodeContext,
     *,
@@ -132,7 +156,7 @@ def morphology(
     return apply_morphology(image.movedim(-1, 1), operation, kernel_size).movedim(1, -1)
 
 
-@node("ImageRGBToYUV", display_name=None, category="image/batch", python_module=MORPHOLOGY_MODULE)
+@node("ImageRGBToYUV", display_name="Image RGB to YUV", category="image/color", python_module=MORPHOLOGY_MODULE)
 def image_rgb_to_yuv(
     context: NodeContext, *, image: IMAGE
 ) -> tuple[Annotated[IMAGE, Out("Y")], Annotated[IMAGE, Out("U")], Annotated[IMAGE, Out("V")]]:
@@ -141,7 +165,7 @@ def image_rgb_to_yuv(
     return luma.expand(-1, -1, -1, 3), blue.expand(-1, -1, -1, 3), red.expand(-1, -1, -1, 3)
 
 
-@node("ImageYUVToRGB", display_name=None, category="image/batch", python_module=MORPHOLOGY_MODULE)
+@node("ImageYUVToRGB", display_name="Image YUV to RGB", category="image/color", python_module=MORPHOLOGY_MODULE)
 def image_yuv_to_rgb(context: NodeContext, *, Y: IMAGE, U: IMAGE, V: IMAGE) -> IMAGE:  # noqa: N803 - ComfyUI's names
     """Combine luma and colour differences; the channels of each input are averaged first."""
     return filters.ycbcr_to_rgb(torch.stack([channel.mean(dim=-1) for channel in (Y, U, V)], dim=-1))

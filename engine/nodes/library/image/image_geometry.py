@@ -31,7 +31,13 @@ Side = Annotated[int, Int(min=0, max=MAX_SIDE_PX, step=1)]
 Method = Annotated[str, Choice(IMAGE_METHODS)]
 
 
-@node("ImageScale", display_name="Upscale Image", category="image/upscaling", facts=NodeFacts(items="alone"))
+@node(
+    "ImageScale",
+    display_name="Upscale Image",
+    category="image/upscaling",
+    facts=NodeFacts(items="alone"),
+    essentials_category="Image Tools",
+)
 def image_scale(
     context: NodeContext,
     *,
@@ -52,7 +58,13 @@ def image_scale(
     return resize_image(image, width, height, upscale_method, crop)
 
 
-@node("ImageScaleBy", display_name="Upscale Image By", category="image/upscaling", facts=NodeFacts(items="alone"))
+@node(
+    "ImageScaleBy",
+    display_name="Upscale Image By",
+    category="image/upscaling",
+    facts=NodeFacts(items="alone"),
+    essentials_category="Image Tools",
+)
 def image_scale_by(
     context: NodeContext,
     *,
@@ -66,9 +78,10 @@ def image_scale_by(
 
 @node(
     "ImageScaleToTotalPixels",
-    display_name=None,
+    display_name="Scale Image to Total Pixels",
     category="image/upscaling",
     python_module="comfy_extras.nodes_post_processing",
+    advanced=("resolution_steps",),
 )
 def image_scale_to_total_pixels(
     context: NodeContext,
@@ -76,19 +89,29 @@ def image_scale_to_total_pixels(
     image: IMAGE,
     upscale_method: Annotated[str, Combo(IMAGE_METHODS)],
     megapixels: Annotated[float, Float(min=0.01, max=16.0, step=0.01)] = 1.0,
+    resolution_steps: Annotated[int, Int(min=1, max=256)] = 1,
 ) -> IMAGE:
-    """Scale an image to a number of megapixels (1024 x 1024 each), keeping its aspect ratio."""
-    old_height, old_width = image.shape[1:3]
-    scale = math.sqrt(int(megapixels * 1024 * 1024) / (old_width * old_height))
-    return resize_image(image, round(old_width * scale), round(old_height * scale), upscale_method)
+    """Scale an image to a number of megapixels (1024 x 1024 each), keeping its aspect ratio.
+
+    Both sides become multiples of `resolution_steps`.
+    """
+    sides_px = image.shape[1:3]
+    scale = math.sqrt(megapixels * 1024 * 1024 / (sides_px[0] * sides_px[1]))
+    height, width = (round(side * scale / resolution_steps) * resolution_steps for side in sides_px)
+    return resize_image(image, width, height, upscale_method)
 
 
-@node("ImageScaleToMaxDimension", category="image/upscaling", python_module=IMAGES_MODULE)
+@node(
+    "ImageScaleToMaxDimension",
+    display_name="Scale Image to Max Dimension",
+    category="image/upscaling",
+    python_module=IMAGES_MODULE,
+)
 def image_scale_to_max_dimension(
     context: NodeContext,
     *,
     image: IMAGE,
-    upscale_method: Annotated[str, Choice(("area", "lanczos", "bilinear", "nearest-exact", "bilinear", "bicubic"))],
+    upscale_method: Annotated[str, Combo(("area", "lanczos", "bilinear", "nearest-exact", "bilinear", "bicubic"))],
     largest_size: Side = 512,
 ) -> IMAGE:
     """Scale the longer side to `largest_size`, keeping the aspect ratio."""
@@ -100,7 +123,14 @@ def image_scale_to_max_dimension(
     return resize_image(image, largest_size, largest_size, upscale_method)
 
 
-@node("ImageCrop", display_name="Image Crop", category="image/transform", python_module=IMAGES_MODULE)
+@node(
+    "ImageCrop",
+    display_name="Crop Image (DEPRECATED)",
+    category="image/transform",
+    python_module=IMAGES_MODULE,
+    deprecated=True,
+    essentials_category="Image Tools",
+)
 def image_crop(
     context: NodeContext,
     *,
@@ -115,29 +145,40 @@ def image_crop(
     return image[:, y : y + height, x : x + width, :]
 
 
-@node("ImageFlip", category="image/transform", python_module=IMAGES_MODULE)
+@node("ImageFlip", display_name="Flip Image", category="image/transform", python_module=IMAGES_MODULE)
 def image_flip(
     context: NodeContext,
     *,
     image: IMAGE,
-    flip_method: Annotated[str, Choice(("x-axis: vertically", "y-axis: horizontally"))],
+    flip_method: Annotated[str, Combo(("x-axis: vertically", "y-axis: horizontally"))],
 ) -> IMAGE:
     return torch.flip(image, dims=[1 if flip_method.startswith("x") else 2])
 
 
-@node("ImageRotate", category="image/transform", python_module=IMAGES_MODULE)
+@node(
+    "ImageRotate",
+    display_name="Rotate Image",
+    category="image/transform",
+    python_module=IMAGES_MODULE,
+    essentials_category="Image Tools",
+)
 def image_rotate(
     context: NodeContext,
     *,
     image: IMAGE,
-    rotation: Annotated[str, Choice(("none", "90 degrees", "180 degrees", "270 degrees"))],
+    rotation: Annotated[str, Combo(("none", "90 degrees", "180 degrees", "270 degrees"))],
 ) -> IMAGE:
     """Rotate an image clockwise."""
     quarter_turns = 0 if rotation == "none" else int(rotation.split()[0]) // 90
     return torch.rot90(image, k=quarter_turns, dims=[2, 1])
 
 
-@node("ImagePadForOutpaint", display_name="Pad Image for Outpainting", category="image")
+@node(
+    "ImagePadForOutpaint",
+    display_name="Pad Image for Outpainting",
+    category="image/transform",
+    advanced=("feathering",),
+)
 def image_pad_for_outpaint(
     context: NodeContext,
     *,
@@ -173,15 +214,21 @@ def _feather(height: int, width: int, sides: tuple[int, int, int, int], featheri
     return ((feathering - distance).clamp(min=0) / feathering) ** 2
 
 
-@node("ResizeAndPadImage", category="image/transform", python_module=IMAGES_MODULE)
+@node(
+    "ResizeAndPadImage",
+    display_name="Resize And Pad Image",
+    category="image/transform",
+    python_module=IMAGES_MODULE,
+    advanced=("padding_color", "interpolation"),
+)
 def resize_and_pad_image(
     context: NodeContext,
     *,
     image: IMAGE,
     target_width: Annotated[int, Int(min=1, max=MAX_SIDE_PX, step=1)] = 512,
     target_height: Annotated[int, Int(min=1, max=MAX_SIDE_PX, step=1)] = 512,
-    padding_color: Annotated[str, Choice(("white", "black"))],
-    interpolation: Annotated[str, Choice(("area", "bicubic", "nearest-exact", "bilinear", "lanczos"))],
+    padding_color: Annotated[str, Combo(("white", "black"))],
+    interpolation: Annotated[str, Combo(("area", "bicubic", "nearest-exact", "bilinear", "lanczos"))],
 ) -> IMAGE:
     """Scale an image to fit into the target, keeping its aspect ratio, and centre it on a plain background."""
     batch, height, width, channels = image.shape
@@ -197,19 +244,20 @@ def resize_and_pad_image(
 
 @node(
     "ImageStitch",
-    display_name="Image Stitch",
+    display_name="Stitch Images",
     category="image/transform",
     python_module=IMAGES_MODULE,
     facts=NodeFacts(joins="sides", side_input="direction"),
+    advanced=("spacing_width", "spacing_color"),
 )
 def image_stitch(
     context: NodeContext,
     *,
     image1: IMAGE,
-    direction: Annotated[str, Choice(("right", "down", "left", "up"))] = "right",
+    direction: Annotated[str, Combo(("right", "down", "left", "up"))] = "right",
     match_image_size: Annotated[bool, Flag()] = True,
     spacing_width: Annotated[int, Int(min=0, max=1024, step=2)] = 0,
-    spacing_color: Annotated[str, Choice(tuple(SPACING_COLORS))] = "white",
+    spacing_color: Annotated[str, Combo(tuple(SPACING_COLORS))] = "white",
     image2: Annotated[IMAGE | None, Optional()] = None,
 ) -> IMAGE:
     """Place the second image beside the first one, optionally with a band between them.

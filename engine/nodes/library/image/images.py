@@ -18,6 +18,7 @@ from darkroom.engine.images.encode import metadata_texts, write_animated_webp, w
 from darkroom.engine.media.frame_stream import FrameStream
 from darkroom.engine.nodes.base import (
     Choice,
+    Combo,
     FilePrefix,
     Flag,
     Float,
@@ -65,7 +66,14 @@ def _image_content(environment: NodeEnvironment, image: object) -> str | None:
     return content_hash(environment, image)
 
 
-@node("LoadImage", display_name="Load Image", category="image", check=damaged_file, fingerprint=_image_content)
+@node(
+    "LoadImage",
+    display_name="Load Image",
+    category="image",
+    check=damaged_file,
+    fingerprint=_image_content,
+    essentials_category="Basics",
+)
 def load_image(
     context: NodeContext, *, image: Annotated[str, InputFile("image", extra={"image_upload": True})]
 ) -> tuple[IMAGE, MASK]:
@@ -75,9 +83,10 @@ def load_image(
 @node(
     "LoadImageMask",
     display_name="Load Image (as Mask)",
-    category="mask",
+    category="image",
     check=damaged_file,
     fingerprint=_image_content,
+    essentials_category="Image Tools",
 )
 def load_image_mask(
     context: NodeContext,
@@ -102,6 +111,7 @@ class OutputFolderImage(InputFile):
     check=damaged_file,
     fingerprint=_image_content,
     experimental=True,
+    essentials_category="Basics",
 )
 def load_image_output(
     context: NodeContext,
@@ -129,7 +139,14 @@ def load_image_output(
 PassedImages = Annotated[NodeOutput, Socket("IMAGE"), Out("images")]
 
 
-@node("SaveImage", display_name="Save Image", category="image", is_output=True, facts=NodeFacts(items="alone"))
+@node(
+    "SaveImage",
+    display_name="Save Image",
+    category="image",
+    is_output=True,
+    facts=NodeFacts(items="alone"),
+    essentials_category="Basics",
+)
 def save_image(
     context: NodeContext,
     *,
@@ -143,7 +160,14 @@ def save_image(
     return save_all(context, images, filename_prefix, "output", texts, PNG_LEVEL).passing_on(images)
 
 
-@node("PreviewImage", display_name="Preview Image", category="image", is_output=True, facts=NodeFacts(items="alone"))
+@node(
+    "PreviewImage",
+    display_name="Preview Image",
+    category="image",
+    is_output=True,
+    facts=NodeFacts(items="alone"),
+    essentials_category="Basics",
+)
 def preview_image(
     context: NodeContext, *, images: IMAGE, prompt: Prompt = None, extra_pnginfo: ExtraPngInfo = None
 ) -> PassedImages:
@@ -181,12 +205,19 @@ def _write_animation(
         context.files.submit(partial(write, images.detach().cpu()))  # writers must not touch the device
 
 
-@node("SaveAnimatedPNG", category="image/animation", is_output=True, python_module=IMAGES_MODULE)
+@node(
+    "SaveAnimatedPNG",
+    display_name="Save Animated PNG",
+    category="image",
+    is_output=True,
+    python_module=IMAGES_MODULE,
+    advanced=("compress_level",),
+)
 def save_animated_png(
     context: NodeContext,
     *,
     images: FRAMES,
-    filename_prefix: FilenamePrefix = "ComfyUI",
+    filename_prefix: Annotated[str, FilePrefix(multiline=False)] = "ComfyUI",
     fps: Annotated[float, Float(min=0.01, max=1000.0, step=0.01)] = 6.0,
     compress_level: Annotated[int, Int(min=0, max=9)] = 4,
     prompt: Prompt = None,
@@ -200,16 +231,18 @@ def save_animated_png(
     return NodeOutput({"images": [output.shown()], "animated": (True,)}, (images,))
 
 
-@node("SaveAnimatedWEBP", category="image/animation", is_output=True, python_module=IMAGES_MODULE)
+@node(
+    "SaveAnimatedWEBP", display_name="Save Animated WEBP", category="image", is_output=True, python_module=IMAGES_MODULE
+)
 def save_animated_webp(
     context: NodeContext,
     *,
     images: FRAMES,
-    filename_prefix: FilenamePrefix = "ComfyUI",
+    filename_prefix: Annotated[str, FilePrefix(multiline=False)] = "ComfyUI",
     fps: Annotated[float, Float(min=0.01, max=1000.0, step=0.01)] = 6.0,
     lossless: Annotated[bool, Flag()] = True,
     quality: Annotated[int, Int(min=0, max=100)] = 80,
-    method: Annotated[str, Choice(tuple(WEBP_METHODS))],
+    method: Annotated[str, Combo(tuple(WEBP_METHODS))],
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
 ) -> PassedImages:

@@ -56,7 +56,7 @@ class ComparedView(Choice):
 
 
 @node("SaveImageAdvanced", display_name="Save Image (Advanced)", category="image", is_output=True,
-      python_module="comfy_extras.nodes_images", comfyui_version=VERSION)  # fmt: skip
+      python_module="comfy_extras.nodes_images", comfyui_version=VERSION, essentials_category="Basics")  # fmt: skip
 def save_image_advanced(
     context: NodeContext,
     *,
@@ -91,8 +91,16 @@ def save_image_advanced(
     return NodeOutput({"images": shown}, result=(images,))
 
 
-@node("ImageCompare", display_name="Compare Images", category="image", is_output=True, experimental=True,
-      python_module="comfy_extras.nodes_image_compare", comfyui_version=VERSION)  # fmt: skip
+@node(
+    "ImageCompare",
+    display_name="Compare Images",
+    category="image",
+    is_output=True,
+    experimental=True,
+    python_module="comfy_extras.nodes_image_compare",
+    comfyui_version=VERSION,
+    essentials_category="Image Tools",
+)
 def image_compare(
     context: NodeContext,
     *,

@@ -11,7 +11,7 @@ import torch
 
 from darkroom.engine.images.encode import metadata_texts
 from darkroom.engine.images.morphology import dilate, dilate_cross
-from darkroom.engine.nodes.base import Choice, Flag, Float, Int, NodeContext, NodeOutput, Out, Socket, node
+from darkroom.engine.nodes.base import Combo, Flag, Float, Int, NodeContext, NodeOutput, Out, Socket, node
 from darkroom.engine.nodes.library.image.images import PNG_LEVEL, save_all
 from darkroom.engine.nodes.sockets import IMAGE, MASK, ExtraPngInfo, Prompt
 
@@ -31,31 +31,31 @@ def mask_as_image(mask: torch.Tensor) -> torch.Tensor:
     return batched(mask).unsqueeze(-1).expand(-1, -1, -1, 3)
 
 
-@node("MaskToImage", display_name="Convert Mask to Image", category="mask", python_module=MASK_MODULE)
+@node("MaskToImage", display_name="Convert Mask to Image", category="image/mask", python_module=MASK_MODULE)
 def mask_to_image(context: NodeContext, *, mask: MASK) -> IMAGE:
     return mask_as_image(mask)
 
 
-@node("ImageToMask", display_name="Convert Image to Mask", category="mask", python_module=MASK_MODULE)
+@node("ImageToMask", display_name="Convert Image to Mask", category="image/mask", python_module=MASK_MODULE)
 def image_to_mask(
-    context: NodeContext, *, image: IMAGE, channel: Annotated[str, Choice(("red", "green", "blue", "alpha"))]
+    context: NodeContext, *, image: IMAGE, channel: Annotated[str, Combo(("red", "green", "blue", "alpha"))]
 ) -> MASK:
     return image[..., ("red", "green", "blue", "alpha").index(channel)]
 
 
-@node("ImageColorToMask", category="mask", python_module=MASK_MODULE)
+@node("ImageColorToMask", display_name="Convert Image Color to Mask", category="image/mask", python_module=MASK_MODULE)
 def image_color_to_mask(
     context: NodeContext,
     *,
     image: IMAGE,
-    color: Annotated[int, Int(min=0, max=0xFFFFFF, step=1, extra={"display": "color"})] = 0,
+    color: Annotated[int, Int(min=0, max=0xFFFFFF, step=1, extra={"display": "number"})] = 0,
 ) -> MASK:
     """Make a mask that is 1 where the image, rounded to 8 bits, has exactly the colour 0xRRGGBB."""
     levels = (image.clamp(0, 1) * 255.0).round().to(torch.int32)
     return ((levels[..., 0] << 16) + (levels[..., 1] << 8) + levels[..., 2] == color).float()
 
 
-@node("SolidMask", category="mask", python_module=MASK_MODULE)
+@node("SolidMask", display_name="Create Solid Mask", category="image/mask", python_module=MASK_MODULE)
 def solid_mask(
     context: NodeContext,
     *,
@@ -66,19 +66,19 @@ def solid_mask(
     return torch.full((1, height, width), value, dtype=torch.float32)
 
 
-@node("InvertMask", category="mask", python_module=MASK_MODULE)
+@node("InvertMask", display_name="Invert Mask", category="image/mask", python_module=MASK_MODULE)
 def invert_mask(context: NodeContext, *, mask: MASK) -> MASK:
     return 1.0 - mask
 
 
-@node("CropMask", category="mask", python_module=MASK_MODULE)
+@node("CropMask", display_name="Crop Mask", category="image/mask", python_module=MASK_MODULE)
 def crop_mask(
     context: NodeContext, *, mask: MASK, x: Position = 0, y: Position = 0, width: Side = 512, height: Side = 512
 ) -> MASK:
     return batched(mask)[:, y : y + height, x : x + width]
 
 
-@node("MaskComposite", category="mask", python_module=MASK_MODULE)
+@node("MaskComposite", display_name="Combine Masks", category="image/mask", python_module=MASK_MODULE)
 def mask_composite(
     context: NodeContext,
     *,
@@ -86,7 +86,7 @@ def mask_composite(
     source: MASK,
     x: Position = 0,
     y: Position = 0,
-    operation: Annotated[str, Choice(("multiply", "add", "subtract", "and", "or", "xor"))],
+    operation: Annotated[str, Combo(("multiply", "add", "subtract", "and", "or", "xor"))],
 ) -> MASK:
     """Paste `source` over `destination` with its corner at (x, y); parts outside are left out."""
     result, source = batched(destination).clone(), batched(source)
@@ -105,7 +105,7 @@ def mask_composite(
     return result.clamp(0.0, 1.0)
 
 
-@node("FeatherMask", category="mask", python_module=MASK_MODULE)
+@node("FeatherMask", display_name="Feather Mask", category="image/mask", python_module=MASK_MODULE)
 def feather_mask(
     context: NodeContext,
     *,
@@ -134,7 +134,13 @@ def feather_mask(
     return result
 
 
-@node("GrowMask", category="mask", python_module=MASK_MODULE)
+@node(
+    "GrowMask",
+    display_name="Grow Mask",
+    category="image/mask",
+    python_module=MASK_MODULE,
+    advanced=("tapered_corners",),
+)
 def grow_mask(
     context: NodeContext,
     *,
@@ -155,14 +161,14 @@ def _grown(mask: torch.Tensor, is_cross: bool) -> torch.Tensor:
     return (dilate_cross(planes) if is_cross else dilate(planes, 3)).squeeze(1)
 
 
-@node("ThresholdMask", category="mask", python_module=MASK_MODULE)
+@node("ThresholdMask", display_name="Threshold Mask", category="image/mask", python_module=MASK_MODULE)
 def threshold_mask(
     context: NodeContext, *, mask: MASK, value: Annotated[float, Float(min=0.0, max=1.0, step=0.01)] = 0.5
 ) -> MASK:
     return (mask > value).float()
 
 
-@node("MaskPreview", category="mask", is_output=True, python_module=MASK_MODULE)
+@node("MaskPreview", display_name="Preview Mask", category="image/mask", is_output=True, python_module=MASK_MODULE)
 def mask_preview(
     context: NodeContext,
     *,

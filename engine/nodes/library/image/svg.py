@@ -15,12 +15,14 @@ from darkroom.engine.nodes.sockets import SVG, ExtraPngInfo, Prompt
 ROOT_TAG = re.compile(r"<svg\b[^>]*(?<!/)>")
 
 
-@node("SaveSVGNode", category="image/save", is_output=True, python_module="comfy_extras.nodes_images")
+@node(
+    "SaveSVGNode", display_name="Save SVG", category="image", is_output=True, python_module="comfy_extras.nodes_images"
+)
 def save_svg(
     context: NodeContext,
     *,
     svg: SVG,
-    filename_prefix: Annotated[str, FilePrefix()] = "svg/ComfyUI",
+    filename_prefix: Annotated[str, FilePrefix(multiline=False)] = "svg/ComfyUI",
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
 ) -> Annotated[NodeOutput, Socket("SVG"), Out("svg")]:

@@ -19,7 +19,7 @@ BYTES_PER_TILE_VALUE = 384  # working memory for each value of an enlarged tile,
 @node(
     "UpscaleModelLoader",
     display_name="Load Upscale Model",
-    category="loaders",
+    category="model/loaders",
     python_module=UPSCALE_MODULE,
     facts=NodeFacts(items="alike"),
 )

@@ -17,7 +17,7 @@ MODULE = "comfy_extras.nodes_audio"
 LOUDEST_DEVIATION = 0.2  # audio whose samples deviate by more is made quieter
 
 
-@node("VAEEncodeAudio", display_name="VAE Encode Audio", category="latent/audio", python_module=MODULE)
+@node("VAEEncodeAudio", display_name="VAE Encode Audio", category="model/latent", python_module=MODULE)
 def vae_encode_audio(context: NodeContext, *, audio: AUDIO, vae: VAE) -> LATENT:
     """Encode audio, brought to the VAE's sample rate, to a latent."""
     own = _of_audio(vae)
@@ -25,7 +25,7 @@ def vae_encode_audio(context: NodeContext, *, audio: AUDIO, vae: VAE) -> LATENT:
     return {"samples": own.encode(waveform.movedim(1, -1))}
 
 
-@node("VAEDecodeAudio", display_name="VAE Decode Audio", category="latent/audio", python_module=MODULE)
+@node("VAEDecodeAudio", display_name="VAE Decode Audio", category="model/latent", python_module=MODULE)
 def vae_decode_audio(context: NodeContext, *, samples: LATENT, vae: VAE) -> AUDIO:
     """Decode a latent to audio, and make quieter what is too loud."""
     own = _of_audio(vae)

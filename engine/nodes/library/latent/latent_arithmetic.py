@@ -31,19 +31,19 @@ def _matched(samples: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return repeated(fitted_to(samples, other), other.shape[0])
 
 
-@node("LatentAdd", display_name=None, category="latent/advanced", python_module=LATENT_MODULE)
+@node("LatentAdd", display_name=None, category="model/latent/advanced", python_module=LATENT_MODULE)
 def latent_add(context: NodeContext, *, samples1: LATENT, samples2: LATENT) -> LATENT:
     first = samples1["samples"]
     return with_samples(samples1, first + _matched(samples2["samples"], first))
 
 
-@node("LatentSubtract", display_name=None, category="latent/advanced", python_module=LATENT_MODULE)
+@node("LatentSubtract", display_name=None, category="model/latent/advanced", python_module=LATENT_MODULE)
 def latent_subtract(context: NodeContext, *, samples1: LATENT, samples2: LATENT) -> LATENT:
     first = samples1["samples"]
     return with_samples(samples1, first - _matched(samples2["samples"], first))
 
 
-@node("LatentMultiply", display_name=None, category="latent/advanced", python_module=LATENT_MODULE)
+@node("LatentMultiply", display_name=None, category="model/latent/advanced", python_module=LATENT_MODULE)
 def latent_multiply(
     context: NodeContext,
     *,
@@ -53,7 +53,7 @@ def latent_multiply(
     return with_samples(samples, samples["samples"] * multiplier)
 
 
-@node("LatentInterpolate", display_name=None, category="latent/advanced", python_module=LATENT_MODULE)
+@node("LatentInterpolate", display_name=None, category="model/latent/advanced", python_module=LATENT_MODULE)
 def latent_interpolate(context: NodeContext, *, samples1: LATENT, samples2: LATENT, ratio: Share = 1.0) -> LATENT:
     """Interpolate directions over channels, normalised, and lengths separately; a ratio of 1 gives the first latent.
 
@@ -68,7 +68,7 @@ def latent_interpolate(context: NodeContext, *, samples1: LATENT, samples2: LATE
     return with_samples(samples1, direction * (first_length * ratio + second_length * (1.0 - ratio)))
 
 
-@node("LatentBlend", display_name="Latent Blend", category="_for_testing")
+@node("LatentBlend", display_name="Latent Blend", category="experimental")
 def latent_blend(
     context: NodeContext,
     *,

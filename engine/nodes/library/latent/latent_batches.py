@@ -12,29 +12,30 @@ from typing import Annotated, Any
 import torch
 
 from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.images.batches import position_in_batch
 from darkroom.engine.images.compositing import repeated
 from darkroom.engine.nodes.base import Combo, Int, NodeContext, Out, Socket, node
 from darkroom.engine.nodes.library.latent.latent_arithmetic import fitted_to
-from darkroom.engine.nodes.library.latent.latent_geometry import CELL_PX, LATENT_MODULE
+from darkroom.engine.nodes.library.latent.latent_geometry import CELL_PX, LATENT_MODULE, MAX_SIDE_PX
 from darkroom.engine.nodes.sockets import LATENT, Latent
 
 
 @node(
     "LatentFromBatch",
-    display_name="Latent From Batch",
-    category="latent/batch",
+    display_name="Get Latent From Batch",
+    category="model/latent/batch",
     facts=NodeFacts(cuts="length", keeps_channels=True),
 )
 def latent_from_batch(
     context: NodeContext,
     *,
     samples: LATENT,
-    batch_index: Annotated[int, Int(min=0, max=63)] = 0,
+    batch_index: Annotated[int, Int(min=-MAX_SIDE_PX, max=MAX_SIDE_PX)] = 0,
     length: Annotated[int, Int(min=1, max=64)] = 1,
 ) -> LATENT:
     """Take `length` items from `batch_index` on; each keeps the noise it would have had in the whole batch."""
     old = samples["samples"]
-    first = min(old.shape[0] - 1, batch_index)
+    first = position_in_batch(batch_index, old.shape[0])
     end = min(old.shape[0], first + length)
     picked = samples.copy()
     picked["samples"] = old[first:end].clone()
@@ -48,7 +49,7 @@ def latent_from_batch(
 @node(
     "RepeatLatentBatch",
     display_name="Repeat Latent Batch",
-    category="latent/batch",
+    category="model/latent/batch",
     facts=NodeFacts(repeats="amount", keeps_channels=True),
 )
 def repeat_latent_batch(
@@ -69,10 +70,11 @@ def repeat_latent_batch(
 
 @node(
     "LatentBatch",
-    display_name=None,
-    category="latent/batch",
+    display_name="Batch Latents (DEPRECATED)",
+    category="model/latent/batch",
     python_module=LATENT_MODULE,
     facts=NodeFacts(joins="items"),
+    deprecated=True,
 )
 def latent_batch(context: NodeContext, *, samples1: LATENT, samples2: LATENT) -> LATENT:
     """Join two batches; the second is scaled to the size of the first and cropped to fit."""
@@ -83,7 +85,7 @@ def latent_batch(context: NodeContext, *, samples1: LATENT, samples2: LATENT) ->
     return joined
 
 
-@node("LatentBatchSeedBehavior", display_name=None, category="latent/advanced", python_module=LATENT_MODULE)
+@node("LatentBatchSeedBehavior", display_name=None, category="model/latent/advanced", python_module=LATENT_MODULE)
 def latent_batch_seed_behavior(
     context: NodeContext, *, samples: LATENT, seed_behavior: Annotated[str, Combo(("random", "fixed"))] = "fixed"
 ) -> LATENT:
@@ -99,7 +101,7 @@ def latent_batch_seed_behavior(
 @node(
     "RebatchLatents",
     display_name="Rebatch Latents",
-    category="latent/batch",
+    category="model/latent/batch",
     python_module="comfy_extras.nodes_rebatch",
     input_is_list=True,
 )

@@ -16,7 +16,7 @@ from darkroom.engine.nodes.library.latent.latent_geometry import CELL_PX, Positi
 from darkroom.engine.nodes.sockets import LATENT, MASK
 
 
-@node("LatentComposite", display_name="Latent Composite", category="latent")
+@node("LatentComposite", display_name="Latent Composite", category="model/latent")
 def latent_composite(
     context: NodeContext,
     *,
@@ -57,7 +57,12 @@ def _faded(above: torch.Tensor, corner: tuple[int, int], ground: torch.Size, fea
     return share
 
 
-@node("LatentCompositeMasked", category="latent", python_module="comfy_extras.nodes_mask")
+@node(
+    "LatentCompositeMasked",
+    display_name="Latent Composite Masked",
+    category="model/latent",
+    python_module="comfy_extras.nodes_mask",
+)
 def latent_composite_masked(
     context: NodeContext,
     *,

@@ -34,7 +34,7 @@ def with_samples(latent: Latent, samples: torch.Tensor) -> Latent:
 @node(
     "LatentUpscale",
     display_name="Upscale Latent",
-    category="latent",
+    category="model/latent",
     facts=NodeFacts(items="alone", keeps_channels=True),
 )
 def latent_upscale(
@@ -67,7 +67,7 @@ def latent_upscale(
 @node(
     "LatentUpscaleBy",
     display_name="Upscale Latent By",
-    category="latent",
+    category="model/latent",
     facts=NodeFacts(items="alone", keeps_channels=True),
 )
 def latent_upscale_by(
@@ -82,7 +82,12 @@ def latent_upscale_by(
     return with_samples(samples, resized)
 
 
-@node("LatentRotate", display_name="Rotate Latent", category="latent/transform", facts=NodeFacts(keeps_channels=True))
+@node(
+    "LatentRotate",
+    display_name="Rotate Latent",
+    category="model/latent/transform",
+    facts=NodeFacts(keeps_channels=True),
+)
 def latent_rotate(
     context: NodeContext,
     *,
@@ -94,7 +99,7 @@ def latent_rotate(
     return with_samples(samples, torch.rot90(samples["samples"], k=quarter_turns, dims=[3, 2]))
 
 
-@node("LatentFlip", display_name="Flip Latent", category="latent/transform", facts=NodeFacts(keeps_channels=True))
+@node("LatentFlip", display_name="Flip Latent", category="model/latent/transform", facts=NodeFacts(keeps_channels=True))
 def latent_flip(
     context: NodeContext,
     *,
@@ -104,7 +109,7 @@ def latent_flip(
     return with_samples(samples, torch.flip(samples["samples"], dims=[2 if flip_method.startswith("x") else 3]))
 
 
-@node("LatentCrop", display_name="Crop Latent", category="latent/transform", facts=NodeFacts(keeps_channels=True))
+@node("LatentCrop", display_name="Crop Latent", category="model/latent/transform", facts=NodeFacts(keeps_channels=True))
 def latent_crop(
     context: NodeContext,
     *,
@@ -124,7 +129,7 @@ def latent_crop(
     return with_samples(samples, old[:, :, top : top + height // CELL_PX, left : left + width // CELL_PX])
 
 
-@node("LatentConcat", display_name=None, category="latent/advanced", python_module=LATENT_MODULE)
+@node("LatentConcat", display_name=None, category="model/latent/advanced", python_module=LATENT_MODULE)
 def latent_concat(
     context: NodeContext,
     *,
@@ -142,7 +147,7 @@ def latent_concat(
     return with_samples(samples1, torch.cat(parts, dim=_dimension(dim)))
 
 
-@node("LatentCut", display_name=None, category="latent/advanced", python_module=LATENT_MODULE)
+@node("LatentCut", display_name=None, category="model/latent/advanced", python_module=LATENT_MODULE)
 def latent_cut(
     context: NodeContext,
     *,

@@ -15,7 +15,7 @@ from darkroom.engine.nodes.base import Float, Int, NodeContext, node
 from darkroom.engine.nodes.library.latent.latent_geometry import LATENT_MODULE, with_samples
 from darkroom.engine.nodes.sockets import LATENT, LATENT_OPERATION
 
-CATEGORY = "latent/advanced/operations"
+CATEGORY = "model/latent/advanced/operations"
 
 
 def tonemap_reinhard(latent: torch.Tensor, multiplier: float) -> torch.Tensor:
@@ -58,7 +58,14 @@ def latent_operation_tonemap_reinhard(
     return operation
 
 
-@node("LatentOperationSharpen", display_name=None, category=CATEGORY, python_module=LATENT_MODULE, experimental=True)
+@node(
+    "LatentOperationSharpen",
+    display_name=None,
+    category=CATEGORY,
+    python_module=LATENT_MODULE,
+    experimental=True,
+    advanced=("sharpen_radius", "sigma", "alpha"),
+)
 def latent_operation_sharpen(
     context: NodeContext,
     *,

@@ -29,7 +29,7 @@ MAX_SIDE_PX = 16384
 OLD_LATENT_SCALE = 0.18215  # files without a format version hold scaled latents
 
 
-@node("EmptyLatentImage", display_name="Empty Latent Image", category="latent")
+@node("EmptyLatentImage", display_name="Empty Latent Image", category="model/latent")
 def empty_latent_image(
     context: NodeContext,
     *,
@@ -44,7 +44,7 @@ def empty_latent_image(
 @node(
     "VAEDecode",
     display_name="VAE Decode",
-    category="latent",
+    category="model/latent",
     facts=NodeFacts(tiled_by="VAEDecodeTiled", items="alone", decodes="samples"),
 )
 def vae_decode(context: NodeContext, *, samples: LATENT, vae: VAE) -> FRAMES:
@@ -61,12 +61,18 @@ def as_images(decoded: torch.Tensor) -> torch.Tensor:
     return decoded.flatten(0, 1) if decoded.ndim == 5 else decoded
 
 
-@node("VAEEncode", display_name="VAE Encode", category="latent", facts=NodeFacts(tiled_by="VAEEncodeTiled"))
+@node("VAEEncode", display_name="VAE Encode", category="model/latent", facts=NodeFacts(tiled_by="VAEEncodeTiled"))
 def vae_encode(context: NodeContext, *, pixels: IMAGE, vae: VAE) -> LATENT:
     return {"samples": vae.encode(pixels[:, :, :, :3])}
 
 
-@node("SaveLatent", category="_for_testing", is_output=True, python_module="comfy_extras.nodes_latent")
+@node(
+    "SaveLatent",
+    display_name="Save Latent",
+    category="model/latent",
+    is_output=True,
+    python_module="comfy_extras.nodes_latent",
+)
 def save_latent(
     context: NodeContext,
     *,
@@ -92,7 +98,13 @@ def _latent_content(environment: NodeEnvironment, latent: object) -> str | None:
     return content_hash(environment, latent)
 
 
-@node("LoadLatent", category="_for_testing", python_module="comfy_extras.nodes_latent", fingerprint=_latent_content)
+@node(
+    "LoadLatent",
+    display_name="Load Latent",
+    category="model/latent",
+    python_module="comfy_extras.nodes_latent",
+    fingerprint=_latent_content,
+)
 def load_latent(context: NodeContext, *, latent: Annotated[str, InputFile(".latent")]) -> LATENT:
     file = SafetensorsFile(context.files.input_path(latent))
     if "latent_tensor" not in file.tensors:

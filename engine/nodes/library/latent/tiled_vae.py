@@ -18,8 +18,9 @@ FramesOverlap = Annotated[int, Int(min=4, max=4096, step=4)]
 @node(
     "VAEDecodeTiled",
     display_name="VAE Decode (Tiled)",
-    category="_for_testing",
+    category="model/latent",
     facts=NodeFacts(items="alone", decodes="samples"),
+    advanced=("tile_size", "overlap", "temporal_size", "temporal_overlap"),
 )
 def vae_decode_tiled(
     context: NodeContext,
@@ -61,7 +62,12 @@ def _latent_frames(vae: VAE, size: int, overlap: int) -> tuple[int | None, int |
     return tile, max(1, min(tile // 2, overlap // ratio))
 
 
-@node("VAEEncodeTiled", display_name="VAE Encode (Tiled)", category="_for_testing")
+@node(
+    "VAEEncodeTiled",
+    display_name="VAE Encode (Tiled)",
+    category="model/latent",
+    advanced=("tile_size", "overlap", "temporal_size", "temporal_overlap"),
+)
 def vae_encode_tiled(
     context: NodeContext,
     *,

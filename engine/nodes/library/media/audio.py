@@ -22,9 +22,10 @@ from darkroom.engine.media.faults import check_audio
 from darkroom.engine.media.opened import BadMedia
 from darkroom.engine.media.video import Audio
 from darkroom.engine.nodes.base import (
-    Choice,
+    Combo,
     FilePrefix,
     Hidden,
+    InputCombo,
     InputFile,
     NodeContext,
     NodeEnvironment,
@@ -43,14 +44,15 @@ MODULE = "comfy_extras.nodes_audio"
 
 Prompt = Annotated[Any, Hidden("PROMPT")]
 ExtraPngInfo = Annotated[Any, Hidden("EXTRA_PNGINFO")]
-FilenamePrefix = Annotated[str, FilePrefix()]
+FilenamePrefix = Annotated[str, FilePrefix(multiline=False)]
 
 
-class AudioFile(InputFile):
+class AudioFile(InputCombo):
     """Audio file in the input folder, or a video with an audio stream."""
 
-    def type_in(self, environment: NodeEnvironment) -> list[str]:
-        return sorted([*environment.input_files("audio"), *environment.input_files("video")])
+    def options_in(self, environment: NodeEnvironment) -> dict[str, object]:
+        files = sorted([*environment.input_files("audio"), *environment.input_files("video")])
+        return {"multiselect": False, "options": files, **self.extra}
 
 
 def _unreadable(environment: NodeEnvironment, audio: object) -> str | None:
@@ -78,7 +80,7 @@ def _read(context: NodeContext, name: str) -> Audio:
 
 
 @node("LoadAudio", display_name="Load Audio", category="audio", python_module=MODULE,
-      check=_unreadable, fingerprint=_content)  # fmt: skip
+      check=_unreadable, fingerprint=_content, essentials_category="Audio")  # fmt: skip
 def load_audio(
     context: NodeContext, *, audio: Annotated[str, AudioFile("audio", extra={"audio_upload": True})]
 ) -> AUDIO:
@@ -95,7 +97,15 @@ def record_audio(context: NodeContext, *, audio: Annotated[str, RecordedFile("au
 PassedAudio = Annotated[NodeOutput, Socket("AUDIO"), Out("audio")]
 
 
-@node("SaveAudio", display_name="Save Audio (FLAC)", category="audio", python_module=MODULE, is_output=True)
+@node(
+    "SaveAudio",
+    display_name="Save Audio (FLAC) (DEPRECATED)",
+    category="audio",
+    python_module=MODULE,
+    is_output=True,
+    deprecated=True,
+    essentials_category="Audio",
+)
 def save_audio(
     context: NodeContext,
     *,
@@ -107,26 +117,41 @@ def save_audio(
     return save_all(context, audio, filename_prefix, FLAC, "", prompt, extra_pnginfo).passing_on(audio)
 
 
-@node("SaveAudioMP3", display_name="Save Audio (MP3)", category="audio", python_module=MODULE, is_output=True)
+@node(
+    "SaveAudioMP3",
+    display_name="Save Audio (MP3) (DEPRECATED)",
+    category="audio",
+    python_module=MODULE,
+    is_output=True,
+    deprecated=True,
+    essentials_category="Audio",
+)
 def save_audio_mp3(
     context: NodeContext,
     *,
     audio: AUDIO,
     filename_prefix: FilenamePrefix = "audio/ComfyUI",
-    quality: Annotated[str, Choice((BEST_VARIABLE_RATE, *MP3.bit_rates))] = BEST_VARIABLE_RATE,
+    quality: Annotated[str, Combo((BEST_VARIABLE_RATE, *MP3.bit_rates))] = BEST_VARIABLE_RATE,
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
 ) -> PassedAudio:
     return save_all(context, audio, filename_prefix, MP3, quality, prompt, extra_pnginfo).passing_on(audio)
 
 
-@node("SaveAudioOpus", display_name="Save Audio (Opus)", category="audio", python_module=MODULE, is_output=True)
+@node(
+    "SaveAudioOpus",
+    display_name="Save Audio (Opus) (DEPRECATED)",
+    category="audio",
+    python_module=MODULE,
+    is_output=True,
+    deprecated=True,
+)
 def save_audio_opus(
     context: NodeContext,
     *,
     audio: AUDIO,
     filename_prefix: FilenamePrefix = "audio/ComfyUI",
-    quality: Annotated[str, Choice(tuple(OPUS.bit_rates))] = "128k",
+    quality: Annotated[str, Combo(tuple(OPUS.bit_rates))] = "128k",
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
 ) -> PassedAudio:

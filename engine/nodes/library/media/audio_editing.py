@@ -12,19 +12,26 @@ import torch
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.media.resample import resample
 from darkroom.engine.media.video import Audio
-from darkroom.engine.nodes.base import Choice, Float, Int, NodeContext, Out, node
+from darkroom.engine.nodes.base import Combo, Float, Int, NodeContext, Out, node
 from darkroom.engine.nodes.sockets import AUDIO
 
 MODULE = "comfy_extras.nodes_audio"
 MAX_SECONDS = 0xFFFFFFFFFFFFFFFF  # ComfyUI's; the length of the audio is the limit
+MAX_RATE_HZ = 192_000
 
 
-@node("EmptyAudio", display_name="Empty Audio", category="audio", python_module=MODULE)
+@node(
+    "EmptyAudio",
+    display_name="Empty Audio",
+    category="audio",
+    python_module=MODULE,
+    advanced=("sample_rate", "channels"),
+)
 def empty_audio(
     context: NodeContext,
     *,
     duration: Annotated[float, Float(min=0.0, max=MAX_SECONDS, step=0.01)] = 60.0,
-    sample_rate: Annotated[int, Int()] = 44100,
+    sample_rate: Annotated[int, Int(min=1, max=MAX_RATE_HZ)] = 44100,
     channels: Annotated[int, Int(min=1, max=2)] = 2,
 ) -> AUDIO:
     """Make silence."""
@@ -70,14 +77,18 @@ def split_audio_channels(
 
 
 @node(
-    "AudioConcat", display_name="Audio Concat", category="audio", python_module=MODULE, facts=NodeFacts(joins="seconds")
+    "AudioConcat",
+    display_name="Concatenate Audio",
+    category="audio",
+    python_module=MODULE,
+    facts=NodeFacts(joins="seconds"),
 )
 def audio_concat(
     context: NodeContext,
     *,
     audio1: AUDIO,
     audio2: AUDIO,
-    direction: Annotated[str, Choice(("after", "before"))] = "after",
+    direction: Annotated[str, Combo(("after", "before"))] = "after",
 ) -> AUDIO:
     """Append `audio2` after or before `audio1`, both as stereo at the higher of their sample rates."""
     first, second, rate_hz = _at_one_rate(audio1, audio2)
@@ -86,13 +97,13 @@ def audio_concat(
     return {"waveform": joined, "sample_rate": rate_hz}
 
 
-@node("AudioMerge", display_name="Audio Merge", category="audio", python_module=MODULE)
+@node("AudioMerge", display_name="Merge Audio", category="audio", python_module=MODULE)
 def audio_merge(
     context: NodeContext,
     *,
     audio1: AUDIO,
     audio2: AUDIO,
-    merge_method: Annotated[str, Choice(("add", "mean", "subtract", "multiply"))],
+    merge_method: Annotated[str, Combo(("add", "mean", "subtract", "multiply"))],
 ) -> AUDIO:
     """Mix `audio2`, cut or padded to the length of `audio1`, into it. What would clip is made quieter."""
     first, second, rate_hz = _at_one_rate(audio1, audio2)
@@ -111,7 +122,7 @@ def audio_merge(
     return {"waveform": mixed / peak if peak > 1.0 else mixed, "sample_rate": rate_hz}
 
 
-@node("AudioAdjustVolume", display_name="Audio Adjust Volume", category="audio", python_module=MODULE)
+@node("AudioAdjustVolume", display_name="Adjust Audio Volume", category="audio", python_module=MODULE)
 def audio_adjust_volume(
     context: NodeContext, *, audio: AUDIO, volume: Annotated[int, Int(min=-100, max=100)] = 1
 ) -> AUDIO:

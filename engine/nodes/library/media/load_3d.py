@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from darkroom.engine.images.decode import read_image
+from darkroom.engine.media.file_3d import File3D
 from darkroom.engine.media.video import VideoFromFile
 from darkroom.engine.nodes.base import InputFile, Int, NodeContext, NodeEnvironment, Out, Socket, Widget, node
 from darkroom.engine.nodes.library.media.preview_3d import MODULE
 from darkroom.engine.nodes.sockets import IMAGE, MASK, VIDEO
 
 FOLDER = "3d"
-MODELS = (".fbx", ".glb", ".gltf", ".obj", ".stl")
+NO_MODEL = "none"
+MODELS = (".fbx", ".glb", ".gltf", ".ksplat", ".obj", ".ply", ".splat", ".spz", ".stl")
 ANIMATED_MODELS = (".fbx", ".glb", ".gltf")
 IMAGES = ("image", "mask", "normal")
 
@@ -31,6 +33,20 @@ class ModelOfFolder(InputFile):
     def complaint(self, environment: NodeEnvironment, value: object) -> str | None:
         missing = super().complaint(environment, value)
         return None if missing is None else f"Invalid 3D model file: {value}"
+
+
+class ModelOrNone(ModelOfFolder):
+    """`ModelOfFolder` in the notation of ComfyUI's newer nodes, which may also be none."""
+
+    def type_in(self, environment: NodeEnvironment) -> Any:
+        return "COMBO"
+
+    def options_in(self, environment: NodeEnvironment) -> dict[str, object]:
+        files = [NO_MODEL, *ModelOfFolder.type_in(self, environment)]
+        return {"multiselect": False, "options": files, **self.extra}
+
+    def complaint(self, environment: NodeEnvironment, value: object) -> str | None:
+        return None if value in ("", NO_MODEL) else super().complaint(environment, value)
 
 
 class Rendered(Widget):
@@ -55,28 +71,21 @@ Image = Annotated[IMAGE, Out("image")]
 Mask = Annotated[MASK, Out("mask")]
 MeshPath = Annotated[str, Socket("STRING"), Out("mesh_path")]
 Normal = Annotated[IMAGE, Out("normal")]
-Lineart = Annotated[IMAGE, Out("lineart")]
 Camera = Annotated[Any, Socket("LOAD3D_CAMERA"), Out("camera_info")]
 Recording = Annotated[VIDEO, Out("recording_video")]
-
-
-def _complaint(environment: NodeEnvironment, image: object, kinds: tuple[str, ...]) -> str | None:
-    """Return the fault of the rendered images or None, so that a prompt is refused before anything runs."""
-    if not isinstance(image, Mapping):
-        return f"image: not what the page renders; got {type(image).__name__}, expected names of files by kind"
-    absent = [kind for kind in (*kinds, "camera_info", "recording") if kind not in image]
-    if absent:
-        return f"image: incomplete; got {', '.join(image) or 'nothing'}, expected {', '.join(absent)} as well"
-    complaints = (InputFile("image").complaint(environment, image[kind]) for kind in kinds)
-    return next((complaint for complaint in complaints if complaint is not None), None)
+ModelFile3D = Annotated[File3D, Socket("FILE_3D"), Out("model_3d")]
+ModelInfo = Annotated[list[Any], Socket("LOAD3D_MODEL_INFO"), Out("model_3d_info")]
 
 
 def _unrendered(environment: NodeEnvironment, image: object) -> str | None:
-    return _complaint(environment, image, (*IMAGES, "lineart"))
-
-
-def _unrendered_animation(environment: NodeEnvironment, image: object) -> str | None:
-    return _complaint(environment, image, IMAGES)
+    """Return the fault of the rendered images or None, so that a prompt is refused before anything runs."""
+    if not isinstance(image, Mapping):
+        return f"image: not what the page renders; got {type(image).__name__}, expected names of files by kind"
+    absent = [kind for kind in (*IMAGES, "camera_info", "recording") if kind not in image]
+    if absent:
+        return f"image: incomplete; got {', '.join(image) or 'nothing'}, expected {', '.join(absent)} as well"
+    complaints = (InputFile("image").complaint(environment, image[kind]) for kind in IMAGES)
+    return next((complaint for complaint in complaints if complaint is not None), None)
 
 
 def _image(context: NodeContext, image: Mapping[str, Any], kind: str) -> tuple[IMAGE, MASK]:
@@ -88,23 +97,34 @@ def _recording(context: NodeContext, image: Mapping[str, Any]) -> Any:
     return VideoFromFile(context.files.input_path(name), context.files.free_bytes) if name else None
 
 
-@node("Load3D", display_name="Load 3D", category="3d", python_module=MODULE, experimental=True, check=_unrendered)
+@node(
+    "Load3D",
+    display_name="Load 3D & Animation",
+    category="3d",
+    python_module=MODULE,
+    experimental=True,
+    check=_unrendered,
+    essentials_category="Basics",
+)
 def load_3d(
     context: NodeContext,
     *,
-    model_file: Annotated[str, ModelOfFolder(" ".join(MODELS), extra={"file_upload": True})],
+    model_file: Annotated[str, ModelOrNone(" ".join(MODELS), extra={"file_upload": True})],
     image: Annotated[Any, RenderedModel()],
     width: Pixels = 1024,
     height: Pixels = 1024,
-) -> tuple[Image, Mask, MeshPath, Normal, Lineart, Camera, Recording]:
-    """Return the images of a model, its camera, and the recorded video if there is one."""
+) -> tuple[Image, Mask, MeshPath, Normal, Camera, Recording, ModelFile3D, ModelInfo]:
+    """Return the images of a model, its camera, the recorded video if there is one, and the model's file."""
     shown, mask = _image(context, image, "image")[0], _image(context, image, "mask")[1]
-    normal, lineart = _image(context, image, "normal")[0], _image(context, image, "lineart")[0]
-    return shown, mask, model_file, normal, lineart, image["camera_info"], _recording(context, image)
+    normal = _image(context, image, "normal")[0]
+    is_model = model_file not in ("", NO_MODEL)
+    file = File3D(context.files.input_path(model_file)) if is_model else None
+    path, recording = model_file if is_model else "", _recording(context, image)
+    return shown, mask, path, normal, image["camera_info"], recording, file, image.get("model_3d_info", [])  # type: ignore[return-value]
 
 
 @node("Load3DAnimation", display_name="Load 3D - Animation", category="3d", python_module=MODULE, experimental=True,
-      check=_unrendered_animation)  # fmt: skip
+      check=_unrendered)  # fmt: skip
 def load_3d_animation(
     context: NodeContext,
     *,

@@ -44,7 +44,7 @@ from darkroom.engine.nodes.base import (
 from darkroom.engine.nodes.library.file_metadata import metadata_of
 from darkroom.engine.nodes.sockets import AUDIO, FLOAT, FRAMES, IMAGE, VIDEO
 
-CATEGORY = "image/video"
+CATEGORY = "video"
 MODULE = "comfy_extras.nodes_video"
 
 Prompt = Annotated[Any, Hidden("PROMPT")]
@@ -79,14 +79,20 @@ def _state_of_file(environment: NodeEnvironment, file: object) -> list[int] | No
 
 
 @node("LoadVideo", display_name="Load Video", category=CATEGORY, python_module=MODULE,
-      check=_unreadable, fingerprint=_state_of_file)  # fmt: skip
+      check=_unreadable, fingerprint=_state_of_file, essentials_category="Basics")  # fmt: skip
 def load_video(
     context: NodeContext, *, file: Annotated[str, InputCombo("video", extra={"video_upload": True})]
 ) -> VIDEO:
     return VideoFromFile(context.files.input_path(file), context.files.free_bytes)
 
 
-@node("CreateVideo", display_name="Create Video", category=CATEGORY, python_module=MODULE)
+@node(
+    "CreateVideo",
+    display_name="Create Video",
+    category=CATEGORY,
+    python_module=MODULE,
+    essentials_category="Video Tools",
+)
 def create_video(
     context: NodeContext,
     *,
@@ -111,7 +117,14 @@ def get_video_components(
     return parts.images, parts.audio, float(parts.frame_rate)  # type: ignore[return-value]
 
 
-@node("SaveVideo", display_name="Save Video", category=CATEGORY, python_module=MODULE, is_output=True)
+@node(
+    "SaveVideo",
+    display_name="Save Video",
+    category=CATEGORY,
+    python_module=MODULE,
+    is_output=True,
+    essentials_category="Basics",
+)
 def save_video(
     context: NodeContext,
     *,
@@ -146,7 +159,7 @@ def _on_cpu(video: VideoInput) -> VideoInput:
     return VideoFromComponents(replace(parts, images=parts.images.detach().cpu(), audio=audio))
 
 
-@node("SaveWEBM", display_name=None, category=CATEGORY, python_module=MODULE, is_output=True, experimental=True)
+@node("SaveWEBM", display_name="Save WEBM", category=CATEGORY, python_module=MODULE, is_output=True, experimental=True)
 def save_webm(
     context: NodeContext,
     *,

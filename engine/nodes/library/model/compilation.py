@@ -15,8 +15,8 @@ from darkroom.engine.nodes.sockets import MODEL
 log = logging.getLogger(__name__)
 
 
-@node("TorchCompileModel", display_name=None, category="_for_testing", experimental=True,
-      python_module="comfy_extras.nodes_torch_compile")  # fmt: skip
+@node("TorchCompileModel", display_name=None, category="experimental", experimental=True,
+      python_module="comfy_extras.nodes_torch_compile", advanced=("backend",))  # fmt: skip
 def torch_compile_model(context: NodeContext, *, model: MODEL, backend: Annotated[str, Combo(BACKENDS)]) -> MODEL:
     """Compile the network with `torch.compile` in its first step. Without a compiler it runs as it is, and says why."""
     missing = missing_compiler(backend, model.load_device.type)

@@ -13,7 +13,7 @@ from darkroom.engine.families.base import ModelFamily
 from darkroom.engine.log_context import report_warning
 from darkroom.engine.models.model import Model
 from darkroom.engine.models.patching.module_patcher import ModulePatcher
-from darkroom.engine.nodes.base import Float, ModelFile, NodeContext, node
+from darkroom.engine.nodes.base import Float, ModelCombo, NodeContext, node
 from darkroom.engine.nodes.sockets import MODEL
 
 log = logging.getLogger(__name__)
@@ -55,12 +55,17 @@ def _warn_without_effect(model: Model, hypernetwork: ModulePatcher, name: str) -
         report_warning(log, "hypernetwork_without_effect", message)
 
 
-@node("HypernetworkLoader", category="loaders", python_module="comfy_extras.nodes_hypernetwork")
+@node(
+    "HypernetworkLoader",
+    display_name="Load Hypernetwork",
+    category="model/loaders",
+    python_module="comfy_extras.nodes_hypernetwork",
+)
 def hypernetwork_loader(
     context: NodeContext,
     *,
     model: MODEL,
-    hypernetwork_name: Annotated[str, ModelFile("hypernetworks")],
+    hypernetwork_name: Annotated[str, ModelCombo("hypernetworks")],
     strength: Annotated[float, Float(min=-10.0, max=10.0, step=0.01)] = 1.0,
 ) -> MODEL:
     _check_takes_hypernetworks(model, hypernetwork_name)

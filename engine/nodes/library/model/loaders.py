@@ -27,7 +27,7 @@ WEIGHT_TYPES: Mapping[str, torch.dtype | None] = {  # what the node offers -> th
 @node(
     "CheckpointLoaderSimple",
     display_name="Load Checkpoint",
-    category="loaders",
+    category="model/loaders",
     facts=NodeFacts(reads_early=True, items="alike"),
 )
 def checkpoint_loader_simple(
@@ -40,8 +40,8 @@ def checkpoint_loader_simple(
 
 @node(
     "ImageOnlyCheckpointLoader",
-    display_name="Image Only Checkpoint Loader (img2vid model)",
-    category="loaders/video_models",
+    display_name="Load Checkpoint Image Only (img2vid model)",
+    category="model/loaders",
     python_module="comfy_extras.nodes_video_model",
 )
 def image_only_checkpoint_loader(
@@ -55,8 +55,9 @@ def image_only_checkpoint_loader(
 @node(
     "UNETLoader",
     display_name="Load Diffusion Model",
-    category="advanced/loaders",
+    category="model/loaders",
     facts=NodeFacts(reads_early=True, items="alike"),
+    advanced=("weight_dtype",),
 )
 def unet_loader(
     context: NodeContext,
@@ -78,16 +79,17 @@ def supported_clip_type(environment: object, *, type: str | None = None) -> str 
 @node(
     "CLIPLoader",
     display_name="Load CLIP",
-    category="advanced/loaders",
+    category="model/loaders",
     check=supported_clip_type,
     facts=NodeFacts(reads_early=True, items="alike"),
+    advanced=("device",),
 )
 def clip_loader(
     context: NodeContext,
     *,
     clip_name: Annotated[str, ModelFile("text_encoders")],
     type: Annotated[str, Choice(TEXT_TYPES)],
-    device: Annotated[str | None, Choice(("default", "cpu"), extra={"advanced": True}), Optional()] = None,
+    device: Annotated[str | None, Choice(("default", "cpu")), Optional()] = None,
 ) -> CLIP:
     """Load one text encoder."""
     clip: CLIP = context.models.clip(clip_name, text_type=type, on_cpu=device == "cpu")
@@ -103,7 +105,7 @@ class VaeFile(ModelFile):
         return [*environment.model_files(self.kind), *found]
 
 
-@node("VAELoader", display_name="Load VAE", category="loaders", facts=NodeFacts(reads_early=True, items="alike"))
+@node("VAELoader", display_name="Load VAE", category="model/loaders", facts=NodeFacts(reads_early=True, items="alike"))
 def vae_loader(context: NodeContext, *, vae_name: Annotated[str, VaeFile("vae", also=BUILT_IN_VAES)]) -> VAE:
     """Load a VAE."""
     vae: VAE = context.models.vae(vae_name)

@@ -93,10 +93,11 @@ def _label(model: Model | None) -> str:
 
 @node(
     "LoraLoader",
-    display_name="Load LoRA",
-    category="loaders",
+    display_name="Load LoRA (Model and CLIP)",
+    category="model/loaders",
     output_tooltips=["The modified diffusion model.", "The modified CLIP model."],
     facts=NodeFacts(items="alike"),
+    essentials_category="Image Generation",
 )
 def lora_loader(
     context: NodeContext,
@@ -118,7 +119,13 @@ def lora_loader(
     return patched, patched_clip
 
 
-@node("LoraLoaderModelOnly", category="loaders", facts=NodeFacts(items="alike"))
+@node(
+    "LoraLoaderModelOnly",
+    display_name="Load LoRA",
+    category="model/loaders",
+    facts=NodeFacts(items="alike"),
+    essentials_category="Image Generation",
+)
 def lora_loader_model_only(
     context: NodeContext, *, model: MODEL, lora_name: LoraName, strength_model: Strength = 1.0
 ) -> MODEL:

@@ -67,8 +67,8 @@ def _extracted(
                 yield f"{named}{layer}.lora_down.weight", down
 
 
-@node("LoraSave", display_name="Extract and Save Lora", category="_for_testing", is_output=True, experimental=True,
-      python_module="comfy_extras.nodes_lora_extract")  # fmt: skip
+@node("LoraSave", display_name="Extract and Save Lora", category="experimental", is_output=True, experimental=True,
+      python_module="comfy_extras.nodes_lora_extract", advanced=("rank", "lora_type", "bias_diff"))  # fmt: skip
 def lora_save(
     context: NodeContext,
     *,

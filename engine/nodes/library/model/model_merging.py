@@ -55,39 +55,39 @@ def merged_clip(first: Clip, second: Clip, strength_second: float, strength_firs
     return merged
 
 
-@node("ModelMergeSimple", category=CATEGORY, python_module=MERGING_MODULE)
+@node("ModelMergeSimple", category="model/merging", python_module=MERGING_MODULE)
 def model_merge_simple(context: NodeContext, *, model1: MODEL, model2: MODEL, ratio: Ratio = 1.0) -> MODEL:
     return merged_model(model1, model2, 1.0 - ratio, ratio)
 
 
-@node("ModelMergeBlocks", category=CATEGORY, python_module=MERGING_MODULE)
+@node("ModelMergeBlocks", category="model/merging", python_module=MERGING_MODULE)
 def model_merge_blocks(
     context: NodeContext, *, model1: MODEL, model2: MODEL, input: Ratio = 1.0, middle: Ratio = 1.0, out: Ratio = 1.0
 ) -> MODEL:
     return merged_blocks(model1, model2, {"input": input, "middle": middle, "out": out})
 
 
-@node("ModelMergeSubtract", category=CATEGORY, python_module=MERGING_MODULE)
+@node("ModelMergeSubtract", category="model/merging", python_module=MERGING_MODULE)
 def model_merge_subtract(context: NodeContext, *, model1: MODEL, model2: MODEL, multiplier: Multiplier = 1.0) -> MODEL:
     return merged_model(model1, model2, -multiplier, multiplier)
 
 
-@node("ModelMergeAdd", category=CATEGORY, python_module=MERGING_MODULE)
+@node("ModelMergeAdd", category="model/merging", python_module=MERGING_MODULE)
 def model_merge_add(context: NodeContext, *, model1: MODEL, model2: MODEL) -> MODEL:
     return merged_model(model1, model2, 1.0, 1.0)
 
 
-@node("CLIPMergeSimple", category=CATEGORY, python_module=MERGING_MODULE)
+@node("CLIPMergeSimple", category="model/merging", python_module=MERGING_MODULE)
 def clip_merge_simple(context: NodeContext, *, clip1: CLIP, clip2: CLIP, ratio: Ratio = 1.0) -> CLIP:
     return merged_clip(clip1, clip2, 1.0 - ratio, ratio)
 
 
-@node("CLIPMergeSubtract", category=CATEGORY, python_module=MERGING_MODULE)
+@node("CLIPMergeSubtract", category="model/merging", python_module=MERGING_MODULE)
 def clip_merge_subtract(context: NodeContext, *, clip1: CLIP, clip2: CLIP, multiplier: Multiplier = 1.0) -> CLIP:
     return merged_clip(clip1, clip2, -multiplier, multiplier)
 
 
-@node("CLIPMergeAdd", category=CATEGORY, python_module=MERGING_MODULE)
+@node("CLIPMergeAdd", category="model/merging", python_module=MERGING_MODULE)
 def clip_merge_add(context: NodeContext, *, clip1: CLIP, clip2: CLIP) -> CLIP:
     return merged_clip(clip1, clip2, 1.0, 1.0)
 
@@ -102,7 +102,7 @@ def _merging_node(class_type: str, blocks: tuple[str, ...]) -> FunctionNode:
         class_type=class_type,
         function=_merge_blocks,
         display_name=class_type,
-        category=f"{CATEGORY}/model_specific",
+        category="model/merging/model specific",
         is_output=False,
         python_module="comfy_extras.nodes_model_merging_model_specific",
         is_idempotent=True,

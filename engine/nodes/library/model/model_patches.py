@@ -10,7 +10,8 @@ from darkroom.engine.nodes.sockets import MODEL_PATCH
 
 @node(
     "ModelPatchLoader",
-    category="advanced/loaders",
+    display_name="Load Model Patch",
+    category="model/loaders",
     python_module="comfy_extras.nodes_model_patch",
     experimental=True,
 )

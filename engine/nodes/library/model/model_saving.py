@@ -21,7 +21,7 @@ from darkroom.engine.models.vae import Vae
 from darkroom.engine.nodes.base import FilePrefix, Hidden, NodeContext, NodeOutput, node
 from darkroom.engine.nodes.sockets import CLIP, CLIP_VISION, MODEL, VAE
 
-CATEGORY = "advanced/model_merging"
+CATEGORY = "model/merging"
 MERGING_MODULE = "comfy_extras.nodes_model_merging"
 ENDING = ".safetensors"
 

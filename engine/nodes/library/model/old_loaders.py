@@ -16,7 +16,7 @@ PREDICTS_V = re.compile(r"^\s*parameterization:\s*[\"']?v[\"']?\s*(#.*)?$", re.M
 LAYER_INDEX = re.compile(r"^\s*layer_idx:\s*(-?\d+)", re.MULTILINE)
 
 
-@node("DiffusersLoader", category="advanced/loaders/deprecated")
+@node("DiffusersLoader", display_name="Load Diffusers Model (DEPRECATED)", category="model/loaders", deprecated=True)
 def diffusers_loader(
     context: NodeContext, *, model_path: Annotated[str, ModelFile("diffusers")]
 ) -> tuple[MODEL, CLIP, VAE]:
@@ -27,7 +27,7 @@ def diffusers_loader(
 @node(
     "CheckpointLoader",
     display_name="Load Checkpoint With Config (DEPRECATED)",
-    category="advanced/loaders",
+    category="model/loaders",
     deprecated=True,
 )
 def checkpoint_loader(
@@ -51,7 +51,7 @@ def checkpoint_loader(
     return model, clip, vae
 
 
-@node("unCLIPCheckpointLoader", category="loaders")
+@node("unCLIPCheckpointLoader", display_name="Load unCLIP Checkpoint", category="model/loaders")
 def unclip_checkpoint_loader(
     context: NodeContext, *, ckpt_name: Annotated[str, ModelFile("checkpoints")]
 ) -> tuple[MODEL, CLIP, VAE, CLIP_VISION]:
@@ -70,9 +70,11 @@ def supported_pair(environment: object, *, type: str | None = None) -> str | Non
 
 @node(
     "DualCLIPLoader",
-    category="advanced/loaders",
+    display_name="Load CLIP (Dual)",
+    category="model/loaders",
     check=supported_pair,
     facts=NodeFacts(reads_early=True, items="alike"),
+    advanced=("device",),
 )
 def dual_clip_loader(
     context: NodeContext,
@@ -80,7 +82,7 @@ def dual_clip_loader(
     clip_name1: Annotated[str, ModelFile("text_encoders")],
     clip_name2: Annotated[str, ModelFile("text_encoders")],
     type: Annotated[str, Choice(PAIR_TYPES)],
-    device: Annotated[str | None, Choice(("default", "cpu"), extra={"advanced": True}), Optional()] = None,
+    device: Annotated[str | None, Choice(("default", "cpu")), Optional()] = None,
 ) -> CLIP:
     """Load two text encoders for one model."""
     clip: CLIP = context.models.clip_set([clip_name1, clip_name2], text_type=type, on_cpu=device == "cpu")

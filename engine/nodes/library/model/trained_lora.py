@@ -17,17 +17,18 @@ from darkroom.engine.images.encode import metadata_texts, write_png
 from darkroom.engine.images.line_plot import line_plot
 from darkroom.engine.nodes.base import (
     FilePrefix,
+    Flag,
+    Float,
     Hidden,
     Int,
     NodeContext,
-    NodeEnvironment,
     NodeOutput,
     Optional,
+    Out,
     Socket,
-    Widget,
     node,
 )
-from darkroom.engine.nodes.library.model.lora import Strength, with_lora
+from darkroom.engine.nodes.library.model.lora import with_lora
 from darkroom.engine.nodes.sockets import MODEL
 
 MODULE = "comfy_extras.nodes_train"
@@ -36,20 +37,29 @@ PNG_LEVEL = 6
 LoraModel = Annotated[Mapping[str, torch.Tensor], Socket("LORA_MODEL")]
 
 
-class LossMapInput(Widget):
-    """The losses of a training, an input without a widget."""
-
-    def type_in(self, environment: NodeEnvironment) -> str:
-        return "LOSS_MAP"
+LossMap = Annotated[Mapping[str, Any], Socket("LOSS_MAP")]
 
 
-LossMap = Annotated[Mapping[str, Any], LossMapInput(extra={"default": {}})]
+@node(
+    "LoraModelLoader",
+    display_name="Load LoRA Model",
+    category="model/loaders",
+    python_module=MODULE,
+    experimental=True,
+    output_tooltips=["The modified diffusion model."],
+)
+def lora_model_loader(
+    context: NodeContext,
+    *,
+    model: MODEL,
+    lora: LoraModel,
+    strength_model: Annotated[float, Float(min=-100.0, max=100.0)] = 1.0,
+    bypass: Annotated[bool, Flag()] = False,
+) -> Annotated[MODEL, Out("model")]:
+    """Load Trained LoRA weights from Train LoRA node.
 
-
-@node("LoraModelLoader", display_name="Load LoRA Model", category="loaders", python_module=MODULE, experimental=True,
-      output_tooltips=["The modified diffusion model."])  # fmt: skip
-def lora_model_loader(context: NodeContext, *, model: MODEL, lora: LoraModel, strength_model: Strength = 1.0) -> MODEL:
-    """Load Trained LoRA weights from Train LoRA node."""
+    `bypass` changes nothing here: the model's own weights are never modified, the LoRA is added to a copy of them.
+    """
     if strength_model == 0:
         return model
     patched, _ = with_lora(model, None, lora, strength_model, 0.0)
@@ -74,13 +84,13 @@ def save_lora(
     return NodeOutput({})
 
 
-@node("LossGraphNode", display_name="Plot Loss Graph", category="training", python_module=MODULE, is_output=True,
+@node("LossGraphNode", display_name="Plot Loss Graph", category="model/training", python_module=MODULE, is_output=True,
       experimental=True)  # fmt: skip
 def loss_graph(
     context: NodeContext,
     *,
     loss: LossMap,
-    filename_prefix: Annotated[str, FilePrefix()] = "loss_graph",
+    filename_prefix: Annotated[str, FilePrefix(multiline=False)] = "loss_graph",
     prompt: Annotated[object, Hidden("PROMPT")] = None,
     extra_pnginfo: Annotated[Mapping[str, object] | None, Hidden("EXTRA_PNGINFO")] = None,
 ) -> NodeOutput:

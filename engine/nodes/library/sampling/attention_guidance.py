@@ -9,8 +9,8 @@ from darkroom.engine.nodes.base import Float, NodeContext, node
 from darkroom.engine.nodes.sockets import MODEL
 
 
-@node("SelfAttentionGuidance", display_name="Self-Attention Guidance", category="_for_testing",
-      python_module="comfy_extras.nodes_sag", experimental=True)  # fmt: skip
+@node("SelfAttentionGuidance", display_name="Self-Attention Guidance", category="experimental",
+      python_module="comfy_extras.nodes_sag", experimental=True, advanced=("blur_sigma",))  # fmt: skip
 def self_attention_guidance(
     context: NodeContext,
     *,
@@ -25,7 +25,7 @@ def self_attention_guidance(
     return patched
 
 
-@node("PerturbedAttentionGuidance", display_name=None, category="model_patches/unet",
+@node("PerturbedAttentionGuidance", display_name=None, category="model/patch/unet",
       python_module="comfy_extras.nodes_pag")  # fmt: skip
 def perturbed_attention(
     context: NodeContext,

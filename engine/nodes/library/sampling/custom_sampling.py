@@ -12,12 +12,11 @@ from darkroom.engine.diffusion.guiders import BasicGuider, DualCfgGuider, PerpNe
 from darkroom.engine.diffusion.ksampler import fix_empty_latent_channels, sample_custom
 from darkroom.engine.diffusion.noise import prepare_noise
 from darkroom.engine.diffusion.sample import Guider
-from darkroom.engine.nodes.base import Choice, Flag, Float, Int, NodeContext, Out, node
+from darkroom.engine.nodes.base import Combo, Flag, Float, Int, NodeContext, Out, node
 from darkroom.engine.nodes.library.sampling.sampling import MAX_SEED, StepCallback, prepare_callback
 from darkroom.engine.nodes.running_call import call_of
 from darkroom.engine.nodes.sockets import CONDITIONING, GUIDER, LATENT, MODEL, NOISE, SAMPLER, SIGMAS, Latent, Noise
 
-CATEGORY = "sampling/custom_sampling"
 MODULE = "comfy_extras.nodes_custom_sampler"
 
 Scale = Annotated[float, Float(min=0.0, max=100.0, step=0.1, round=0.01)]
@@ -46,21 +45,23 @@ class RandomNoise:
         return prepare_noise(input_latent["samples"], self.seed, input_latent.get("batch_index"))
 
 
-@node("RandomNoise", category=f"{CATEGORY}/noise", python_module=MODULE)
+@node("RandomNoise", display_name=None, category="model/sampling/noise", python_module=MODULE)
 def random_noise(context: NodeContext, *, noise_seed: Seed = 0) -> NOISE:
     return RandomNoise(noise_seed)
 
 
-@node("DisableNoise", category=f"{CATEGORY}/noise", python_module=MODULE)
+@node("DisableNoise", display_name=None, category="model/sampling/noise", python_module=MODULE)
 def disable_noise(context: NodeContext) -> NOISE:
     return EmptyNoise()
 
 
 @node(
     "AddNoise",
-    category="_for_testing/custom_sampling/noise",
+    display_name=None,
+    category="model/sampling/noise",
     python_module=MODULE,
     facts=NodeFacts(evaluates=False),
+    experimental=True,
 )
 def add_noise(context: NodeContext, *, model: MODEL, noise: NOISE, sigmas: SIGMAS, latent_image: LATENT) -> LATENT:
     """Add noise at the first level; for several levels, at the distance between the first and the last."""
@@ -79,14 +80,20 @@ def add_noise(context: NodeContext, *, model: MODEL, noise: NOISE, sigmas: SIGMA
 # --- guiders ---------------------------------------------------------------------------------------------------------
 
 
-@node("BasicGuider", category=f"{CATEGORY}/guiders", python_module=MODULE, facts=NodeFacts(passes=1))
+@node(
+    "BasicGuider",
+    display_name="Basic Guider",
+    category="model/sampling/guiders",
+    python_module=MODULE,
+    facts=NodeFacts(passes=1),
+)
 def basic_guider(context: NodeContext, *, model: MODEL, conditioning: CONDITIONING) -> GUIDER:
     guider = BasicGuider(model)
     guider.set_conds(conditioning)
     return guider
 
 
-@node("CFGGuider", category=f"{CATEGORY}/guiders", python_module=MODULE)
+@node("CFGGuider", display_name="CFG Guider", category="model/sampling/guiders", python_module=MODULE)
 def cfg_guider(
     context: NodeContext, *, model: MODEL, positive: CONDITIONING, negative: CONDITIONING, cfg: Scale = 8.0
 ) -> GUIDER:
@@ -96,7 +103,13 @@ def cfg_guider(
     return guider
 
 
-@node("DualCFGGuider", category=f"{CATEGORY}/guiders", python_module=MODULE, facts=NodeFacts(passes=3))
+@node(
+    "DualCFGGuider",
+    display_name="Dual CFG Guider",
+    category="model/sampling/guiders",
+    python_module=MODULE,
+    facts=NodeFacts(passes=3),
+)
 def dual_cfg_guider(
     context: NodeContext,
     *,
@@ -106,7 +119,7 @@ def dual_cfg_guider(
     negative: CONDITIONING,
     cfg_conds: Scale = 8.0,
     cfg_cond2_negative: Scale = 8.0,
-    style: Annotated[str, Choice(("regular", "nested"))],
+    style: Annotated[str, Combo(("regular", "nested"))],
 ) -> GUIDER:
     guider = DualCfgGuider(model)
     guider.set_conds(cond1, cond2, negative)
@@ -114,8 +127,14 @@ def dual_cfg_guider(
     return guider
 
 
-@node("PerpNegGuider", display_name=None, category="_for_testing", python_module="comfy_extras.nodes_perpneg",
-      experimental=True)  # fmt: skip
+@node(
+    "PerpNegGuider",
+    display_name="Perp-Neg Guider",
+    category="experimental",
+    python_module="comfy_extras.nodes_perpneg",
+    experimental=True,
+    advanced=("neg_scale",),
+)
 def perp_neg_guider(
     context: NodeContext,
     *,
@@ -135,7 +154,7 @@ def perp_neg_guider(
 # --- sampling --------------------------------------------------------------------------------------------------------
 
 
-@node("SamplerCustomAdvanced", category=CATEGORY, python_module=MODULE)
+@node("SamplerCustomAdvanced", display_name=None, category="model/sampling/custom", python_module=MODULE)
 def sampler_custom_advanced(
     context: NodeContext, *, noise: NOISE, guider: GUIDER, sampler: SAMPLER, sigmas: SIGMAS, latent_image: LATENT
 ) -> tuple[Output, DenoisedOutput]:
@@ -150,7 +169,9 @@ def sampler_custom_advanced(
         return _sampled(guider.model_patcher, noise, sigmas, latent_image, run)
 
 
-@node("SamplerCustom", category=CATEGORY, python_module=MODULE)
+@node(
+    "SamplerCustom", display_name=None, category="model/sampling/custom", python_module=MODULE, advanced=("add_noise",)
+)
 def sampler_custom(
     context: NodeContext,
     *,

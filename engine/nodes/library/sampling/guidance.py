@@ -13,14 +13,14 @@ from darkroom.engine.diffusion.conditions import convert_conditioning, with_mode
 from darkroom.engine.diffusion.guidance import calc_cond_batch
 from darkroom.engine.diffusion.host_levels import on_host
 from darkroom.engine.models.model import Model
-from darkroom.engine.nodes.base import Float, Int, NodeContext, Out, node
+from darkroom.engine.nodes.base import Flag, Float, Int, NodeContext, Optional, Out, node
 from darkroom.engine.nodes.sockets import CONDITIONING, LATENT_OPERATION, MODEL
 
 PatchedModel = Annotated[MODEL, Out("patched_model")]
 LeastScale = Annotated[float, Float(min=0.0, max=100.0, step=0.5, round=0.01)]
 Arguments = Mapping[str, Any]
 
-VIDEO = "sampling/video_models"
+VIDEO = "model/sampling/guiders"
 VIDEO_MODULE = "comfy_extras.nodes_video_model"
 
 
@@ -42,7 +42,7 @@ def _has_both_sides(args: Arguments) -> bool:
 
 @node(
     "RescaleCFG",
-    category="advanced/model",
+    category="model/patch",
     python_module="comfy_extras.nodes_model_advanced",
     facts=NodeFacts(items="alike"),
 )
@@ -62,7 +62,13 @@ def rescale_cfg(
     return patched
 
 
-@node("RenormCFG", display_name=None, category="advanced/model", python_module="comfy_extras.nodes_lumina2")
+@node(
+    "RenormCFG",
+    display_name=None,
+    category="model/patch",
+    python_module="comfy_extras.nodes_lumina2",
+    advanced=("cfg_trunc", "renorm_cfg"),
+)
 def renorm_cfg(
     context: NodeContext,
     *,
@@ -84,8 +90,15 @@ def renorm_cfg(
     return patched
 
 
-@node("PerpNeg", display_name="Perp-Neg (DEPRECATED by PerpNegGuider)", category="_for_testing",
-      python_module="comfy_extras.nodes_perpneg", experimental=True, deprecated=True)  # fmt: skip
+@node(
+    "PerpNeg",
+    display_name="Perp-Neg (DEPRECATED by Perp-Neg Guider)",
+    category="experimental",
+    python_module="comfy_extras.nodes_perpneg",
+    experimental=True,
+    deprecated=True,
+    advanced=("neg_scale",),
+)
 def perp_neg(
     context: NodeContext,
     *,
@@ -125,11 +138,33 @@ def cfg_norm(
     *,
     model: MODEL,
     strength: Annotated[float, Float(min=0.0, max=100.0, step=0.01)] = 1.0,
+    pre_cfg: Annotated[bool, Flag(), Optional()] = False,
 ) -> PatchedModel:
-    return _after_guidance(model, lambda args: rules.channel_normed(args["denoised"], args["cond_denoised"], strength))
+    """Scale what guidance gives to the norm that the positive side has over the channels.
+
+    With `pre_cfg` the noise is scaled, up or down, in place of the sampler's own guidance; else the denoised latent,
+    only down.
+    """
+    if not pre_cfg:
+        return _after_guidance(
+            model, lambda args: rules.channel_normed(args["denoised"], args["cond_denoised"], strength)
+        )
+
+    def combined(args: Arguments) -> torch.Tensor:
+        return rules.guided_to_norm(args["cond"], args["uncond"], args["cond_scale"], strength)
+
+    patched = model.clone()
+    patched.set_model_sampler_cfg_function(combined)
+    return patched
 
 
-@node("FreSca", category="_for_testing", python_module="comfy_extras.nodes_fresca", experimental=True)
+@node(
+    "FreSca",
+    category="experimental",
+    python_module="comfy_extras.nodes_fresca",
+    experimental=True,
+    advanced=("scale_low", "scale_high", "freq_cutoff"),
+)
 def fresca(
     context: NodeContext,
     *,
@@ -149,8 +184,8 @@ def fresca(
     return _before_guidance(model, scaled)
 
 
-@node("APG", display_name="Adaptive Projected Guidance", category="sampling/custom_sampling",
-      python_module="comfy_extras.nodes_apg")  # fmt: skip
+@node("APG", display_name="Adaptive Projected Guidance", category="model/sampling/custom",
+      python_module="comfy_extras.nodes_apg", advanced=("eta", "norm_threshold", "momentum"))  # fmt: skip
 def apg(
     context: NodeContext,
     *,
@@ -187,7 +222,13 @@ def tcfg(context: NodeContext, *, model: MODEL) -> PatchedModel:
     return _before_guidance(model, damped)
 
 
-@node("Mahiro", category="_for_testing", python_module="comfy_extras.nodes_mahiro", experimental=True)
+@node(
+    "Mahiro",
+    display_name="Positive-Biased Guidance",
+    category="experimental",
+    python_module="comfy_extras.nodes_mahiro",
+    experimental=True,
+)
 def mahiro(context: NodeContext, *, model: MODEL) -> PatchedModel:
     """Modify the guidance to scale more on the 'direction' of the positive prompt rather than the difference between the negative prompt."""  # noqa: E501 - ComfyUI's one line, shown to users
     return _after_guidance(
@@ -196,7 +237,13 @@ def mahiro(context: NodeContext, *, model: MODEL) -> PatchedModel:
     )
 
 
-@node("Epsilon Scaling", display_name=None, category="model_patches/unet", python_module="comfy_extras.nodes_eps")
+@node(
+    "Epsilon Scaling",
+    display_name=None,
+    category="model/patch/unet",
+    python_module="comfy_extras.nodes_eps",
+    advanced=("scaling_factor",),
+)
 def epsilon_scaling(
     context: NodeContext,
     *,
@@ -206,7 +253,7 @@ def epsilon_scaling(
     return _after_guidance(model, lambda args: rules.epsilon_scaled(args["denoised"], args["input"], scaling_factor))
 
 
-@node("LatentApplyOperationCFG", display_name=None, category="latent/advanced/operations",
+@node("LatentApplyOperationCFG", display_name=None, category="model/latent/advanced/operations",
       python_module="comfy_extras.nodes_latent", experimental=True)  # fmt: skip
 def latent_apply_operation_cfg(context: NodeContext, *, model: MODEL, operation: LATENT_OPERATION) -> MODEL:
     """Apply an operation to the guidance (positive minus negative) before it is scaled."""
@@ -241,13 +288,25 @@ def _with_scales(model: Model, scales: Callable[[float, torch.Tensor], torch.Ten
     return patched
 
 
-@node("VideoLinearCFGGuidance", category=VIDEO, python_module=VIDEO_MODULE)
+@node(
+    "VideoLinearCFGGuidance",
+    display_name="Video Linear CFG Guidance",
+    category=VIDEO,
+    python_module=VIDEO_MODULE,
+    advanced=("min_cfg",),
+)
 def video_linear_cfg_guidance(context: NodeContext, *, model: MODEL, min_cfg: LeastScale = 1.0) -> MODEL:
     """Raise the guidance scale from `min_cfg` for the first image of a batch to the sampler's for the last."""
     return _with_scales(model, lambda scale, places: min_cfg + places * (scale - min_cfg))
 
 
-@node("VideoTriangleCFGGuidance", category=VIDEO, python_module=VIDEO_MODULE)
+@node(
+    "VideoTriangleCFGGuidance",
+    display_name="Video Triangle CFG Guidance",
+    category=VIDEO,
+    python_module=VIDEO_MODULE,
+    advanced=("min_cfg",),
+)
 def video_triangle_cfg_guidance(context: NodeContext, *, model: MODEL, min_cfg: LeastScale = 1.0) -> MODEL:
     """Use `min_cfg` for the first and last image of a batch and the sampler's scale for the middle one."""
 

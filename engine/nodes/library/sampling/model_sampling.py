@@ -21,6 +21,7 @@ from darkroom.engine.diffusion.model_sampling import (
 from darkroom.engine.diffusion.model_sampling_variants import (
     ContinuousCosmos,
     DiscreteImageToImage,
+    DiscreteImageToImageFlow,
     DistilledSchedule,
     Lcm,
 )
@@ -28,7 +29,7 @@ from darkroom.engine.models.model import Model
 from darkroom.engine.nodes.base import Choice, Flag, Float, NodeContext, node
 from darkroom.engine.nodes.sockets import MODEL
 
-MODEL_CATEGORY = "advanced/model"
+MODEL_CATEGORY = "model/patch"
 MODEL_MODULE = "comfy_extras.nodes_model_advanced"
 
 Level = Annotated[float, Float(min=0.0, max=1000.0, step=0.001, round=False)]
@@ -64,6 +65,7 @@ DISCRETE: dict[str, type[Any]] = {
     "lcm": DistilledLcm,
     "x0": DiscreteX0,
     "img_to_img": DiscreteImageToImage,
+    "img_to_img_flow": DiscreteImageToImageFlow,
 }
 # class, deviation of the data
 CONTINUOUS: dict[str, tuple[type[Any], float]] = {
@@ -83,7 +85,13 @@ def sampled_with(model: Model, sampling: object) -> Model:
     return patched
 
 
-@node("ModelSamplingDiscrete", category=MODEL_CATEGORY, python_module=MODEL_MODULE, facts=NodeFacts(items="alike"))
+@node(
+    "ModelSamplingDiscrete",
+    category=MODEL_CATEGORY,
+    python_module=MODEL_MODULE,
+    facts=NodeFacts(items="alike"),
+    advanced=("zsnr",),
+)
 def model_sampling_discrete(
     context: NodeContext,
     *,
@@ -94,7 +102,12 @@ def model_sampling_discrete(
     return sampled_with(model, DISCRETE[sampling](model.model.model_config, zsnr=zsnr))
 
 
-@node("ModelSamplingContinuousEDM", category=MODEL_CATEGORY, python_module=MODEL_MODULE)
+@node(
+    "ModelSamplingContinuousEDM",
+    category=MODEL_CATEGORY,
+    python_module=MODEL_MODULE,
+    advanced=("sigma_max", "sigma_min"),
+)
 def model_sampling_continuous_edm(
     context: NodeContext,
     *,
@@ -112,7 +125,9 @@ def model_sampling_continuous_edm(
     return patched
 
 
-@node("ModelSamplingContinuousV", category=MODEL_CATEGORY, python_module=MODEL_MODULE)
+@node(
+    "ModelSamplingContinuousV", category=MODEL_CATEGORY, python_module=MODEL_MODULE, advanced=("sigma_max", "sigma_min")
+)
 def model_sampling_continuous_v(
     context: NodeContext,
     *,
@@ -126,7 +141,7 @@ def model_sampling_continuous_v(
     return sampled_with(model, levels)
 
 
-@node("ModelComputeDtype", category="advanced/debug/model", python_module=MODEL_MODULE)
+@node("ModelComputeDtype", category="advanced/debug", python_module=MODEL_MODULE, advanced=("dtype",))
 def model_compute_dtype(
     context: NodeContext, *, model: MODEL, dtype: Annotated[str, Choice(tuple(COMPUTE_TYPES))]
 ) -> MODEL:

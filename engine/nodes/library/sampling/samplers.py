@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 
 from darkroom.contract.graph.facts import NodeFacts
-from darkroom.contract.graph.spec import ValueDict
 from darkroom.engine.diffusion.ksampler import ksampler, sampler_object
 from darkroom.engine.diffusion.sample import Sampler
 from darkroom.engine.diffusion.samplers.cfg_pp import sample_euler_cfg_pp_alternative
 from darkroom.engine.diffusion.samplers.predictor_corrector import tau_in_interval
 from darkroom.engine.diffusion.samplers.stochastic import sample_lcm_upscale
 from darkroom.engine.images.pixels import resize
-from darkroom.engine.nodes.base import Choice, Combo, Flag, Float, Int, NodeContext, node
-from darkroom.engine.nodes.library.sampling.sampling import SamplerName
+from darkroom.engine.nodes.base import Combo, Flag, Float, Int, NodeContext, node
+from darkroom.engine.nodes.library.sampling.sampling import SamplerCombo
 from darkroom.engine.nodes.sockets import MODEL, SAMPLER
 
-CATEGORY = "sampling/custom_sampling/samplers"
+CATEGORY = "model/sampling/samplers"
 MODULE = "comfy_extras.nodes_custom_sampler"
 UPSCALE_METHODS = ("bislerp", "nearest-exact", "bilinear", "area", "bicubic")
 
 Factor = Annotated[float, Float(min=0.0, max=100.0, step=0.01, round=False)]
-NoiseDevice = Annotated[str, Choice(("gpu", "cpu"))]
-
-
-@dataclass(frozen=True)
-class PlainCombo(Combo):
-    """`Combo` without the mark for several values, as this one node of ComfyUI declares it."""
-
-    def options(self) -> ValueDict:
-        return {"options": list(self.values), **self.extra}
+NoiseDevice = Annotated[str, Combo(("gpu", "cpu"))]
 
 
 def _with_options(name: str, **options: object) -> Sampler:
@@ -43,12 +33,19 @@ def _on_device(name: str, noise_device: str) -> str:
     return name if noise_device == "cpu" else f"{name}_gpu"
 
 
-@node("KSamplerSelect", category=CATEGORY, python_module=MODULE)
-def ksampler_select(context: NodeContext, *, sampler_name: SamplerName) -> SAMPLER:
+@node("KSamplerSelect", display_name=None, category=CATEGORY, python_module=MODULE)
+def ksampler_select(context: NodeContext, *, sampler_name: Annotated[str, SamplerCombo()]) -> SAMPLER:
     return sampler_object(sampler_name)
 
 
-@node("SamplerEulerAncestral", category=CATEGORY, python_module=MODULE, facts=NodeFacts(sampler="euler_ancestral"))
+@node(
+    "SamplerEulerAncestral",
+    display_name=None,
+    category=CATEGORY,
+    python_module=MODULE,
+    facts=NodeFacts(sampler="euler_ancestral"),
+    advanced=("eta", "s_noise"),
+)
 def euler_ancestral(context: NodeContext, *, eta: Factor = 1.0, s_noise: Factor = 1.0) -> SAMPLER:
     return _with_options("euler_ancestral", eta=eta, s_noise=s_noise)
 
@@ -69,23 +66,44 @@ def euler_ancestral_cfg_pp(
     return _with_options("euler_ancestral_cfg_pp", eta=eta, s_noise=s_noise)
 
 
-@node("SamplerLMS", category=CATEGORY, python_module=MODULE, facts=NodeFacts(sampler="lms"))
+@node(
+    "SamplerLMS",
+    display_name=None,
+    category=CATEGORY,
+    python_module=MODULE,
+    facts=NodeFacts(sampler="lms"),
+    advanced=("order",),
+)
 def lms(context: NodeContext, *, order: Annotated[int, Int(min=1, max=100)] = 4) -> SAMPLER:
     return _with_options("lms", order=order)
 
 
-@node("SamplerDPMPP_3M_SDE", category=CATEGORY, python_module=MODULE, facts=NodeFacts(sampler="dpmpp_3m_sde"))
+@node(
+    "SamplerDPMPP_3M_SDE",
+    display_name=None,
+    category=CATEGORY,
+    python_module=MODULE,
+    facts=NodeFacts(sampler="dpmpp_3m_sde"),
+    advanced=("eta", "s_noise", "noise_device"),
+)
 def dpmpp_3m_sde(
     context: NodeContext, *, eta: Factor = 1.0, s_noise: Factor = 1.0, noise_device: NoiseDevice
 ) -> SAMPLER:
     return _with_options(_on_device("dpmpp_3m_sde", noise_device), eta=eta, s_noise=s_noise)
 
 
-@node("SamplerDPMPP_2M_SDE", category=CATEGORY, python_module=MODULE, facts=NodeFacts(sampler="dpmpp_2m_sde"))
+@node(
+    "SamplerDPMPP_2M_SDE",
+    display_name=None,
+    category=CATEGORY,
+    python_module=MODULE,
+    facts=NodeFacts(sampler="dpmpp_2m_sde"),
+    advanced=("eta", "s_noise", "noise_device"),
+)
 def dpmpp_2m_sde(
     context: NodeContext,
     *,
-    solver_type: Annotated[str, Choice(("midpoint", "heun"))],
+    solver_type: Annotated[str, Combo(("midpoint", "heun"))],
     eta: Factor = 1.0,
     s_noise: Factor = 1.0,
     noise_device: NoiseDevice,
@@ -93,7 +111,14 @@ def dpmpp_2m_sde(
     return _with_options(_on_device("dpmpp_2m_sde", noise_device), eta=eta, s_noise=s_noise, solver_type=solver_type)
 
 
-@node("SamplerDPMPP_SDE", category=CATEGORY, python_module=MODULE, facts=NodeFacts(sampler="dpmpp_sde"))
+@node(
+    "SamplerDPMPP_SDE",
+    display_name=None,
+    category=CATEGORY,
+    python_module=MODULE,
+    facts=NodeFacts(sampler="dpmpp_sde"),
+    advanced=("eta", "s_noise", "r", "noise_device"),
+)
 def dpmpp_sde(
     context: NodeContext, *, eta: Factor = 1.0, s_noise: Factor = 1.0, r: Factor = 0.5, noise_device: NoiseDevice
 ) -> SAMPLER:
@@ -101,13 +126,24 @@ def dpmpp_sde(
 
 
 @node(
-    "SamplerDPMPP_2S_Ancestral", category=CATEGORY, python_module=MODULE, facts=NodeFacts(sampler="dpmpp_2s_ancestral")
+    "SamplerDPMPP_2S_Ancestral",
+    display_name=None,
+    category=CATEGORY,
+    python_module=MODULE,
+    facts=NodeFacts(sampler="dpmpp_2s_ancestral"),
 )
 def dpmpp_2s_ancestral(context: NodeContext, *, eta: Factor = 1.0, s_noise: Factor = 1.0) -> SAMPLER:
     return _with_options("dpmpp_2s_ancestral", eta=eta, s_noise=s_noise)
 
 
-@node("SamplerDPMAdaptative", category=CATEGORY, python_module=MODULE, facts=NodeFacts(sampler="dpm_adaptive"))
+@node(
+    "SamplerDPMAdaptative",
+    display_name=None,
+    category=CATEGORY,
+    python_module=MODULE,
+    facts=NodeFacts(sampler="dpm_adaptive"),
+    advanced=("order", "rtol", "atol", "h_init", "pcoeff", "icoeff", "dcoeff", "accept_safety", "eta", "s_noise"),
+)
 def dpm_adaptive(
     context: NodeContext,
     *,
@@ -128,13 +164,20 @@ def dpm_adaptive(
     )  # fmt: skip
 
 
-@node("SamplerER_SDE", category=CATEGORY, python_module=MODULE, facts=NodeFacts(sampler="er_sde"))
+@node(
+    "SamplerER_SDE",
+    display_name=None,
+    category=CATEGORY,
+    python_module=MODULE,
+    facts=NodeFacts(sampler="er_sde"),
+    advanced=("max_stage", "eta", "s_noise"),
+)
 def er_sde(
     context: NodeContext,
     *,
-    solver_type: Annotated[str, PlainCombo(("ER-SDE", "Reverse-time SDE", "ODE"))],
+    solver_type: Annotated[str, Combo(("ER-SDE", "Reverse-time SDE", "ODE"))],
     max_stage: Annotated[int, Int(min=1, max=3)] = 3,
-    eta: Factor = 1.0,
+    eta: Annotated[float, Float(min=0.0, max=10.0, step=0.01, round=False)] = 1.0,
     s_noise: Factor = 1.0,
 ) -> SAMPLER:
     """Select ER-SDE with the paper's noise scaler, the one of the reverse-time SDE, or none (ODE).
@@ -152,7 +195,23 @@ def er_sde(
     return _with_options("er_sde", s_noise=0.0 if is_ode else s_noise, noise_scaler=noise_scaler, max_stage=max_stage)
 
 
-@node("SamplerSASolver", category=CATEGORY, python_module=MODULE, facts=NodeFacts(sampler="sa_solver"))
+@node(
+    "SamplerSASolver",
+    display_name=None,
+    category=CATEGORY,
+    python_module=MODULE,
+    facts=NodeFacts(sampler="sa_solver"),
+    advanced=(
+        "eta",
+        "sde_start_percent",
+        "sde_end_percent",
+        "s_noise",
+        "predictor_order",
+        "corrector_order",
+        "use_pece",
+        "simple_order_2",
+    ),
+)
 def sa_solver(
     context: NodeContext,
     *,
@@ -180,6 +239,7 @@ def sa_solver(
     category=CATEGORY,
     python_module="comfy_extras.nodes_advanced_samplers",
     facts=NodeFacts(sampler="lcm"),
+    advanced=("scale_ratio", "scale_steps"),
 )
 def lcm_upscale(
     context: NodeContext,
@@ -200,10 +260,11 @@ def lcm_upscale(
 @node(
     "SamplerEulerCFGpp",
     display_name="SamplerEulerCFG++",
-    category="_for_testing",
+    category="experimental",
     python_module="comfy_extras.nodes_advanced_samplers",
     experimental=True,
     facts=NodeFacts(sampler="euler_cfg_pp"),
+    advanced=("version",),
 )
 def euler_cfg_pp(context: NodeContext, *, version: Annotated[str, Combo(("regular", "alternative"))]) -> SAMPLER:
     if version == "alternative":

@@ -47,6 +47,17 @@ def facts_of_samplers() -> dict[str, SamplerFacts]:
 
 
 @dataclass(frozen=True)
+class SamplerCombo(SamplerChoice):
+    """`SamplerChoice` in the notation of ComfyUI's newer nodes: type `COMBO`, the names among the options."""
+
+    def type_in(self, environment: NodeEnvironment) -> Any:
+        return "COMBO"
+
+    def options_in(self, environment: NodeEnvironment) -> dict[str, object]:
+        return {"multiselect": False, "options": list(environment.sampler_names()), **self.extra}
+
+
+@dataclass(frozen=True)
 class ScheduleChoice(Choice):
     """Schedules offered at this moment; custom nodes add to them."""
 
@@ -54,11 +65,22 @@ class ScheduleChoice(Choice):
         return tuple(environment.schedule_names())
 
 
+@dataclass(frozen=True)
+class ScheduleCombo(ScheduleChoice):
+    """`ScheduleChoice` in the notation of ComfyUI's newer nodes: type `COMBO`, the names among the options."""
+
+    def type_in(self, environment: NodeEnvironment) -> Any:
+        return "COMBO"
+
+    def options_in(self, environment: NodeEnvironment) -> dict[str, object]:
+        return {"multiselect": False, "options": list(environment.schedule_names()), **self.extra}
+
+
 SamplerName = Annotated[str, SamplerChoice()]
 SchedulerName = Annotated[str, ScheduleChoice()]
 
 
-@node("KSampler", category="sampling", facts=NodeFacts(items="alone"))
+@node("KSampler", category="model/sampling", facts=NodeFacts(items="alone"))
 def ksampler(
     context: NodeContext,
     *,
@@ -80,7 +102,13 @@ def ksampler(
         )[0]
 
 
-@node("KSamplerAdvanced", display_name="KSampler (Advanced)", category="sampling", facts=NodeFacts(items="alone"))
+@node(
+    "KSamplerAdvanced",
+    display_name="KSampler (Advanced)",
+    category="model/sampling",
+    facts=NodeFacts(items="alone"),
+    advanced=("add_noise", "start_at_step", "end_at_step", "return_with_leftover_noise"),
+)
 def ksampler_advanced(
     context: NodeContext,
     *,

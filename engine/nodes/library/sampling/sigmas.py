@@ -14,12 +14,12 @@ from darkroom.engine.diffusion import sigmas as schedules
 from darkroom.engine.diffusion.choices import calculate_sigmas
 from darkroom.engine.diffusion.gits_levels import gits_levels
 from darkroom.engine.diffusion.sigma_tables import ALIGN_YOUR_STEPS, OPTIMAL_STEPS, align_your_steps, optimal_steps
-from darkroom.engine.nodes.base import Choice, Combo, Flag, Float, Int, NodeContext, Out, Text, node
-from darkroom.engine.nodes.library.sampling.sampling import SchedulerName
+from darkroom.engine.nodes.base import Combo, Flag, Float, Int, NodeContext, Out, Text, node
+from darkroom.engine.nodes.library.sampling.sampling import ScheduleCombo
 from darkroom.engine.nodes.sockets import FLOAT, MODEL, SIGMAS
 
-SCHEDULERS = "sampling/custom_sampling/schedulers"
-ARITHMETIC = "sampling/custom_sampling/sigmas"
+SCHEDULERS = "model/sampling/schedulers"
+ARITHMETIC = "model/sampling/sigmas"
 MODULE = "comfy_extras.nodes_custom_sampler"
 NUMBER = re.compile(r"[-+]?(?:\d*\.*\d+)")
 HIGHEST, LOWEST = 14.614642, 0.0291675  # of latent diffusion's 1000 timesteps
@@ -32,12 +32,12 @@ Denoise = Annotated[float, Float(min=0.0, max=1.0, step=0.01)]
 # --- schedules -------------------------------------------------------------------------------------------------------
 
 
-@node("BasicScheduler", category=SCHEDULERS, python_module=MODULE)
+@node("BasicScheduler", display_name=None, category=SCHEDULERS, python_module=MODULE)
 def basic_scheduler(
     context: NodeContext,
     *,
     model: MODEL,
-    scheduler: SchedulerName,
+    scheduler: Annotated[str, ScheduleCombo()],
     steps: Steps = 20,
     denoise: Denoise = 1.0,
 ) -> SIGMAS:
@@ -48,7 +48,13 @@ def basic_scheduler(
     return sigmas[-(steps + 1) :]
 
 
-@node("KarrasScheduler", category=SCHEDULERS, python_module=MODULE)
+@node(
+    "KarrasScheduler",
+    display_name=None,
+    category=SCHEDULERS,
+    python_module=MODULE,
+    advanced=("sigma_max", "sigma_min", "rho"),
+)
 def karras_scheduler(
     context: NodeContext,
     *,
@@ -60,14 +66,26 @@ def karras_scheduler(
     return schedules.karras(steps, sigma_min, sigma_max, rho)
 
 
-@node("ExponentialScheduler", category=SCHEDULERS, python_module=MODULE)
+@node(
+    "ExponentialScheduler",
+    display_name=None,
+    category=SCHEDULERS,
+    python_module=MODULE,
+    advanced=("sigma_max", "sigma_min"),
+)
 def exponential_scheduler(
     context: NodeContext, *, steps: Steps = 20, sigma_max: Level = HIGHEST, sigma_min: Level = LOWEST
 ) -> SIGMAS:
     return schedules.exponential(steps, sigma_min, sigma_max)
 
 
-@node("PolyexponentialScheduler", category=SCHEDULERS, python_module=MODULE)
+@node(
+    "PolyexponentialScheduler",
+    display_name=None,
+    category=SCHEDULERS,
+    python_module=MODULE,
+    advanced=("sigma_max", "sigma_min", "rho"),
+)
 def polyexponential_scheduler(
     context: NodeContext,
     *,
@@ -79,7 +97,13 @@ def polyexponential_scheduler(
     return schedules.polyexponential(steps, sigma_min, sigma_max, rho)
 
 
-@node("LaplaceScheduler", category=SCHEDULERS, python_module=MODULE)
+@node(
+    "LaplaceScheduler",
+    display_name=None,
+    category=SCHEDULERS,
+    python_module=MODULE,
+    advanced=("sigma_max", "sigma_min", "mu", "beta"),
+)
 def laplace_scheduler(
     context: NodeContext,
     *,
@@ -92,7 +116,13 @@ def laplace_scheduler(
     return schedules.laplace(steps, sigma_min, sigma_max, mu, beta)
 
 
-@node("VPScheduler", category=SCHEDULERS, python_module=MODULE)
+@node(
+    "VPScheduler",
+    display_name=None,
+    category=SCHEDULERS,
+    python_module=MODULE,
+    advanced=("beta_d", "beta_min", "eps_s"),
+)
 def vp_scheduler(
     context: NodeContext,
     *,
@@ -104,7 +134,7 @@ def vp_scheduler(
     return schedules.variance_preserving(steps, beta_d, beta_min, eps_s)
 
 
-@node("BetaSamplingScheduler", category=SCHEDULERS, python_module=MODULE)
+@node("BetaSamplingScheduler", display_name=None, category=SCHEDULERS, python_module=MODULE, advanced=("alpha", "beta"))
 def beta_scheduler(
     context: NodeContext,
     *,
@@ -116,7 +146,7 @@ def beta_scheduler(
     return schedules.beta(model.get_model_object("model_sampling"), steps, alpha=alpha, beta=beta)
 
 
-@node("SDTurboScheduler", category=SCHEDULERS, python_module=MODULE)
+@node("SDTurboScheduler", display_name=None, category=SCHEDULERS, python_module=MODULE)
 def sd_turbo_scheduler(
     context: NodeContext,
     *,
@@ -139,7 +169,13 @@ def align_your_steps_scheduler(
     return _last_part(align_your_steps(model_type, steps), steps, denoise)
 
 
-@node("GITSScheduler", display_name=None, category=SCHEDULERS, python_module="comfy_extras.nodes_gits")
+@node(
+    "GITSScheduler",
+    display_name=None,
+    category=SCHEDULERS,
+    python_module="comfy_extras.nodes_gits",
+    advanced=("coeff",),
+)
 def gits_scheduler(
     context: NodeContext,
     *,
@@ -179,14 +215,14 @@ HighSigmas = Annotated[SIGMAS, Out("high_sigmas")]
 LowSigmas = Annotated[SIGMAS, Out("low_sigmas")]
 
 
-@node("SplitSigmas", category=ARITHMETIC, python_module=MODULE, facts=NodeFacts(first_steps="step"))
+@node("SplitSigmas", display_name=None, category=ARITHMETIC, python_module=MODULE, facts=NodeFacts(first_steps="step"))
 def split_sigmas(
     context: NodeContext, *, sigmas: SIGMAS, step: Annotated[int, Int(min=0, max=10000)] = 0
 ) -> tuple[HighSigmas, LowSigmas]:
     return sigmas[: step + 1], sigmas[step:]
 
 
-@node("SplitSigmasDenoise", category=ARITHMETIC, python_module=MODULE)
+@node("SplitSigmasDenoise", display_name=None, category=ARITHMETIC, python_module=MODULE)
 def split_sigmas_denoise(
     context: NodeContext, *, sigmas: SIGMAS, denoise: Denoise = 1.0
 ) -> tuple[HighSigmas, LowSigmas]:
@@ -199,7 +235,7 @@ def split_sigmas_denoise(
     return high, sigmas[-(steps + 1) :]
 
 
-@node("FlipSigmas", category=ARITHMETIC, python_module=MODULE)
+@node("FlipSigmas", display_name=None, category=ARITHMETIC, python_module=MODULE)
 def flip_sigmas(context: NodeContext, *, sigmas: SIGMAS) -> SIGMAS:
     """Reverse sigmas, for sampling back to noise.
 
@@ -211,7 +247,7 @@ def flip_sigmas(context: NodeContext, *, sigmas: SIGMAS) -> SIGMAS:
     return flipped
 
 
-@node("SetFirstSigma", category=ARITHMETIC, python_module=MODULE)
+@node("SetFirstSigma", display_name=None, category=ARITHMETIC, python_module=MODULE)
 def set_first_sigma(
     context: NodeContext,
     *,
@@ -230,7 +266,7 @@ SPACINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@node("ExtendIntermediateSigmas", category=ARITHMETIC, python_module=MODULE)
+@node("ExtendIntermediateSigmas", display_name=None, category=ARITHMETIC, python_module=MODULE)
 def extend_intermediate_sigmas(
     context: NodeContext,
     *,
@@ -238,7 +274,7 @@ def extend_intermediate_sigmas(
     steps: Annotated[int, Int(min=1, max=100)] = 2,
     start_at_sigma: Annotated[float, Float(min=-1.0, max=20000.0, step=0.01, round=False)] = -1.0,
     end_at_sigma: Annotated[float, Float(min=0.0, max=20000.0, step=0.01, round=False)] = 12.0,
-    spacing: Annotated[str, Choice(tuple(SPACINGS))],
+    spacing: Annotated[str, Combo(tuple(SPACINGS))],
 ) -> SIGMAS:
     """Split every step that begins between the two levels into `steps` steps. A negative start means no limit."""
     highest = math.inf if start_at_sigma < 0 else start_at_sigma
@@ -251,7 +287,7 @@ def extend_intermediate_sigmas(
     return torch.FloatTensor([*extended, *sigmas[-1:].tolist()])
 
 
-@node("SamplingPercentToSigma", category=ARITHMETIC, python_module=MODULE)
+@node("SamplingPercentToSigma", display_name=None, category=ARITHMETIC, python_module=MODULE)
 def sampling_percent_to_sigma(
     context: NodeContext,
     *,

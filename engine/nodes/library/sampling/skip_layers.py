@@ -33,7 +33,14 @@ def guided_away(model: Model, skipped: SkippedLayers, scale: float, rescaling: f
     return patched
 
 
-@node("SkipLayerGuidanceDiT", display_name=None, category=GUIDANCE_CATEGORY, python_module=MODULE, experimental=True)
+@node(
+    "SkipLayerGuidanceDiT",
+    display_name=None,
+    category=GUIDANCE_CATEGORY,
+    python_module=MODULE,
+    experimental=True,
+    advanced=("double_layers", "single_layers", "start_percent", "end_percent"),
+)
 def skip_layer_guidance_dit(
     context: NodeContext,
     *,
@@ -51,7 +58,7 @@ def skip_layer_guidance_dit(
 
 
 @node("SkipLayerGuidanceDiTSimple", display_name=None, category=GUIDANCE_CATEGORY, python_module=MODULE,
-      experimental=True)  # fmt: skip
+      experimental=True, advanced=("double_layers", "single_layers", "start_percent", "end_percent"))  # fmt: skip
 def skip_layer_guidance_dit_simple(
     context: NodeContext,
     *,

@@ -21,7 +21,13 @@ def _with_cache(model: Model, settings: caching.CacheSettings) -> Model:
     return patched
 
 
-@node("EasyCache", category="advanced/debug/model", python_module="comfy_extras.nodes_easycache", experimental=True)
+@node(
+    "EasyCache",
+    category="advanced/debug",
+    python_module="comfy_extras.nodes_easycache",
+    experimental=True,
+    advanced=("reuse_threshold", "start_percent", "end_percent", "verbose"),
+)
 def easy_cache(
     context: NodeContext,
     *,
@@ -39,7 +45,13 @@ def easy_cache(
     return patched
 
 
-@node("LazyCache", category="advanced/debug/model", python_module="comfy_extras.nodes_easycache", experimental=True)
+@node(
+    "LazyCache",
+    category="advanced/debug",
+    python_module="comfy_extras.nodes_easycache",
+    experimental=True,
+    advanced=("reuse_threshold", "start_percent", "end_percent", "verbose"),
+)
 def lazy_cache(
     context: NodeContext,
     *,

@@ -17,8 +17,8 @@ from darkroom.engine.models.model import Model
 from darkroom.engine.nodes.base import Combo, Flag, Float, Int, NodeContext, node
 from darkroom.engine.nodes.sockets import CLIP, MODEL
 
-UNET = "model_patches/unet"
-EXPERIMENTS = "_for_testing/attention_experiments"
+UNET = "model/patch/unet"
+EXPERIMENTS = "experimental/attention_experiments"
 EXPERIMENTS_MODULE = "comfy_extras.nodes_attention_multiply"
 RESIZE_METHODS = ("bicubic", "nearest-exact", "bilinear", "area", "bislerp")
 
@@ -37,14 +37,26 @@ def _with_freeu(model: Model, stages: tuple[tuple[float, float], tuple[float, fl
     return patched
 
 
-@node("FreeU", category=UNET, python_module="comfy_extras.nodes_freelunch")
+@node(
+    "FreeU",
+    display_name=None,
+    category=UNET,
+    python_module="comfy_extras.nodes_freelunch",
+    advanced=("b1", "b2", "s1", "s2"),
+)
 def freeu(
     context: NodeContext, *, model: MODEL, b1: Factor = 1.1, b2: Factor = 1.2, s1: Factor = 0.9, s2: Factor = 0.2
 ) -> MODEL:
     return _with_freeu(model, ((b1, s1), (b2, s2)), is_structured=False)
 
 
-@node("FreeU_V2", category=UNET, python_module="comfy_extras.nodes_freelunch")
+@node(
+    "FreeU_V2",
+    display_name=None,
+    category=UNET,
+    python_module="comfy_extras.nodes_freelunch",
+    advanced=("b1", "b2", "s1", "s2"),
+)
 def freeu_v2(
     context: NodeContext, *, model: MODEL, b1: Factor = 1.3, b2: Factor = 1.4, s1: Factor = 0.9, s2: Factor = 0.2
 ) -> MODEL:
@@ -54,7 +66,13 @@ def freeu_v2(
 # --- fewer or grouped tokens -----------------------------------------------------------------------------------------
 
 
-@node("HyperTile", display_name=None, category=UNET, python_module="comfy_extras.nodes_hypertile")
+@node(
+    "HyperTile",
+    display_name=None,
+    category=UNET,
+    python_module="comfy_extras.nodes_hypertile",
+    advanced=("tile_size", "swap_size", "max_depth", "scale_depth"),
+)
 def hyper_tile(
     context: NodeContext,
     *,
@@ -85,8 +103,13 @@ def tome_patch_model(
     return patched
 
 
-@node("PatchModelAddDownscale", display_name="PatchModelAddDownscale (Kohya Deep Shrink)", category=UNET,
-      python_module="comfy_extras.nodes_model_downscale")  # fmt: skip
+@node(
+    "PatchModelAddDownscale",
+    display_name="PatchModelAddDownscale (Kohya Deep Shrink)",
+    category=UNET,
+    python_module="comfy_extras.nodes_model_downscale",
+    advanced=("block_number", "start_percent", "end_percent", "downscale_after_skip"),
+)
 def patch_model_add_downscale(
     context: NodeContext,
     *,
@@ -141,7 +164,7 @@ def _attention_scaled(model: Model, name: str, factors: tuple[float, float, floa
 
 
 @node("UNetSelfAttentionMultiply", display_name=None, category=EXPERIMENTS, python_module=EXPERIMENTS_MODULE,
-      experimental=True)  # fmt: skip
+      experimental=True, advanced=("q", "k", "v", "out"))  # fmt: skip
 def unet_self_attention_multiply(
     context: NodeContext, *, model: MODEL, q: Factor = 1.0, k: Factor = 1.0, v: Factor = 1.0, out: Factor = 1.0
 ) -> MODEL:
@@ -149,7 +172,7 @@ def unet_self_attention_multiply(
 
 
 @node("UNetCrossAttentionMultiply", display_name=None, category=EXPERIMENTS, python_module=EXPERIMENTS_MODULE,
-      experimental=True)  # fmt: skip
+      experimental=True, advanced=("q", "k", "v", "out"))  # fmt: skip
 def unet_cross_attention_multiply(
     context: NodeContext, *, model: MODEL, q: Factor = 1.0, k: Factor = 1.0, v: Factor = 1.0, out: Factor = 1.0
 ) -> MODEL:
@@ -157,7 +180,7 @@ def unet_cross_attention_multiply(
 
 
 @node("CLIPAttentionMultiply", display_name=None, category=EXPERIMENTS, python_module=EXPERIMENTS_MODULE,
-      experimental=True)  # fmt: skip
+      experimental=True, advanced=("q", "k", "v", "out"))  # fmt: skip
 def clip_attention_multiply(
     context: NodeContext, *, clip: CLIP, q: Factor = 1.0, k: Factor = 1.0, v: Factor = 1.0, out: Factor = 1.0
 ) -> CLIP:
@@ -167,8 +190,14 @@ def clip_attention_multiply(
     return patched
 
 
-@node("UNetTemporalAttentionMultiply", display_name=None, category=EXPERIMENTS, python_module=EXPERIMENTS_MODULE,
-      experimental=True)  # fmt: skip
+@node(
+    "UNetTemporalAttentionMultiply",
+    display_name=None,
+    category=EXPERIMENTS,
+    python_module=EXPERIMENTS_MODULE,
+    experimental=True,
+    advanced=("self_structural", "self_temporal", "cross_structural", "cross_temporal"),
+)
 def unet_temporal_attention_multiply(
     context: NodeContext,
     *,
