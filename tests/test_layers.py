@@ -122,6 +122,7 @@ RULES = (
         Rule(room, (*CORE, "contract", "engine.memory.device"), TORCH | libraries)
         for room, libraries in BELOW_FAMILIES.items()
     ),
+    Rule("engine.images.ffmpeg_frames", ("engine.images", "engine.media"), TORCH),
     Rule("engine.formats.arriving_file", ("engine.errors", "engine.cancel", "contract"), NOTHING),
     Rule("engine.memory", ("engine.errors", "engine.settings", "host"), NOTHING),
     Rule("engine.memory.device", ("engine.errors", "engine.settings"), TORCH),

@@ -1,4 +1,4 @@
-"""Image files to tensors, the way ComfyUI reads them.
+"""Image files to tensors, the way ComfyUI reads them: by FFmpeg, or by Pillow what that does not read.
 
 `B` frames, `H W` pixels. Images are float32 `[B, H, W, 3]`, 0..1; masks are float32 `[B, H, W]`, 1 where the image
 is transparent, and a 64 x 64 blank where it has no transparency.
@@ -20,11 +20,13 @@ import torch
 from PIL import Image, ImageOps, ImageSequence, UnidentifiedImageError
 
 from darkroom.contract.image_kinds import HEAD_BYTES, describe_unread
+from darkroom.engine.images.ffmpeg_frames import demuxer_of, read_frames
 from darkroom.engine.images.lenient_pillow import lenient_pillow
 from darkroom.engine.images.pixels import from_pillow
 from darkroom.engine.log_context import report_warning
 
 BLANK_MASK_PX = 64
+COLOURS = ("red", "green", "blue")
 MAX_FRAMES = 10_000
 BYTES_PER_PIXEL = 40  # at the most while an image is read: as floats, twice while frames are stacked, and as it was
 CUT_TYPES = (OSError, ValueError, SyntaxError, EOFError, IndexError)
@@ -49,7 +51,7 @@ class PictureTooLarge(ValueError):
 def read_image(path: Path, max_pixels: int = sys.maxsize) -> tuple[torch.Tensor, torch.Tensor]:
     """Read every frame of a file, turned upright by its EXIF orientation, and its transparency.
 
-    Frames of another size than the first are left out; a multi-image JPEG (MPO) gives its first image alone.
+    Frames of another size than the first are left out; JPEG (MPO) and TIFF files of several images give the first.
     Of a file that is cut short or damaged Pillow decodes what is there, and a warning is reported. Raises OSError or
     ValueError when the file is no image, PictureTooLarge before anything is decoded.
     """
@@ -57,8 +59,21 @@ def read_image(path: Path, max_pixels: int = sys.maxsize) -> tuple[torch.Tensor,
 
 
 def _read_image(path: Path, max_pixels: int) -> tuple[torch.Tensor, torch.Tensor]:
-    images, masks = [], []
     _check_pixels(path, max_pixels)
+    with Image.open(path) as file:
+        demuxer = demuxer_of(file)
+        if demuxer is not None:
+            file.load()  # raises for a damaged file, of which FFmpeg may decode a part without a word
+    found = None if demuxer is None else read_frames(path, demuxer, max_pixels, MAX_FRAMES)
+    if found is None:
+        return _read_by_pillow(path)
+    images, alpha = found
+    blank = torch.zeros(images.shape[0], BLANK_MASK_PX, BLANK_MASK_PX)
+    return images, blank if alpha is None else 1.0 - alpha
+
+
+def _read_by_pillow(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    images, masks = [], []
     with Image.open(path) as file:
         first_size: tuple[int, int] | None = None
         for frame in _frames(file):
@@ -86,20 +101,9 @@ def read_first_frame(path: Path, max_pixels: int = sys.maxsize) -> Image.Image:
 
 
 def read_channel(path: Path, channel: str, max_pixels: int = sys.maxsize) -> torch.Tensor:
-    """Read one of `red`, `green`, `blue`, `alpha` as a mask [1, H, W]; alpha inverted, so that transparent is 1.
-
-    A damaged file is read as by `read_image`. Raises OSError or ValueError when the file is no image, PictureTooLarge
-    before it is decoded.
-    """
-
-    def read() -> Image.Image:
-        _check_pixels(path, max_pixels)
-        with Image.open(path) as file:
-            return _as_8_bits(ImageOps.exif_transpose(file)).convert("RGBA")
-
-    image = _leniently(path, read)
-    values = from_pillow(image.getchannel(channel[0].upper()))
-    return (1.0 - values if channel == "alpha" else values).unsqueeze(0)
+    """Read one of `red`, `green`, `blue`, `alpha` of each frame as masks [B, H, W], by `read_image`; alpha inverted."""
+    image, mask = read_image(path, max_pixels)
+    return mask if channel == "alpha" else image[..., COLOURS.index(channel)].clone()
 
 
 def find_damage(path: Path, max_pixels: int = sys.maxsize) -> str | None:

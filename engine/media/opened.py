@@ -39,6 +39,19 @@ def opened_for_reading(source: Source) -> Iterator[Any]:
         yield container
 
 
+@contextmanager
+def opened_with(path: Path, demuxer: str) -> Iterator[Any]:
+    """Open a file with that demuxer of FFmpeg alone. Raises BadMedia when it cannot read the file."""
+    av = _library()
+    with _translated_errors(av):
+        try:
+            container = av.open(str(path), mode="r", format=demuxer)
+        except EOFError:
+            raise BadMedia("the file ends before its first frame") from None
+        with container:
+            yield container
+
+
 def _opened(av: Any, source: Source) -> Any:
     """Open a file with the demuxers of plain files. Raises BadMedia for one that none of them reads."""
     try:

@@ -157,7 +157,7 @@ def animation(path: Path, form: str, count: int, side: int = 64) -> Path:
 def test_frames_beyond_the_bound_are_refused_before_they_are_decoded(tmp_path: Path, form: str) -> None:
     path = animation(tmp_path / "a", form, 5)
     image, mask = read_image(path, 64 * 64 * 5)
-    assert image.shape[0] == mask.shape[0] == 5
+    assert image.shape[0] == mask.shape[0] == (1 if form == "TIFF" else 5)  # of TIFF the first page alone
     with pytest.raises(PictureTooLarge, match="20480 pixels in 5 frames of up to 64x64 px; expected at most 20479"):
         read_image(path, 64 * 64 * 5 - 1)
     assert "in 5 frames" in (find_damage(path, 64 * 64 * 5 - 1) or "")

@@ -115,22 +115,18 @@ def feather_mask(
     right: Position = 0,
     bottom: Position = 0,
 ) -> MASK:
-    """Fade the edges in over that many pixels.
-
-    ComfyUI counts right and bottom from -0, so their faintest step falls on the first column or row instead of the
-    last. That is kept, because saved workflows depend on the result.
-    """
+    """Fade the edges in over that many pixels."""
     result = batched(mask).clone()
     height, width = result.shape[-2:]
     left, right, top, bottom = min(left, width), min(right, width), min(top, height), min(bottom, height)
     for i in range(left):
         result[:, :, i] *= (i + 1) / left
     for i in range(right):
-        result[:, :, -i] *= (i + 1) / right
+        result[:, :, -(i + 1)] *= (i + 1) / right
     for i in range(top):
         result[:, i, :] *= (i + 1) / top
     for i in range(bottom):
-        result[:, -i, :] *= (i + 1) / bottom
+        result[:, -(i + 1), :] *= (i + 1) / bottom
     return result
 
 

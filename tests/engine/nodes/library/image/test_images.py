@@ -18,11 +18,8 @@ from darkroom.engine.engine import Engine, RunRequest, RunResult
 from darkroom.engine.events import Event, RunFailed
 from darkroom.engine.nodes.library.image import compositing, image_batches, image_filters, image_geometry, images, masks
 from darkroom.engine.settings import EngineSettings
-from tests.engine.nodes.passing_on import OUTPUTS_OF_OUTPUT_NODES
 from tests.parity.recorded import INPUTS, Case
-from tests.reference import REFERENCE
 
-OBJECT_INFO = REFERENCE / "object_info.json"
 IMAGE_NODES = (
     *images.NODES,
     *image_geometry.NODES,
@@ -92,36 +89,6 @@ def test_images_are_comfyuis_pixel_for_pixel(studio: Studio, name: str) -> None:
         path = studio.images(result, node_id)[int(index)]
         with Image.open(io.BytesIO(content)) as wanted, Image.open(path) as drawn:
             np.testing.assert_array_equal(np.array(drawn), np.array(wanted), err_msg=output)
-
-
-def test_declarations_are_comfyuis(studio: Studio) -> None:
-    recorded = json.loads(OBJECT_INFO.read_text())
-    for name, own in studio.engine.object_info().items():
-        passed_on = [] if not OUTPUTS_OF_OUTPUT_NODES.get(name) else ["output", "output_is_list", "output_name"]
-        later = {key: own[key] for key in passed_on}  # since a later release than the recorded one
-        assert normalised(own) == normalised(recorded[name] | later), name
-
-
-LEFT_OUT = ("python_module", "description", "output_tooltips", "darkroom")
-
-
-def normalised(info: dict[str, Any]) -> dict[str, Any]:
-    """Without what depends on the installation, empty options, lists of files, and what ComfyUI does not declare."""
-    kept = {key: value for key, value in info.items() if key not in LEFT_OUT}
-    kept["input"] = {
-        section: {name: _declaration(value) for name, value in inputs.items()}
-        for section, inputs in info["input"].items()
-    }
-    return kept
-
-
-def _declaration(value: Any) -> Any:
-    if not isinstance(value, list):
-        return value
-    kind, *options = value
-    shown = {key: option for key, option in (options[0] if options else {}).items() if key != "tooltip"}
-    is_files = shown.get("image_upload") and isinstance(kind, list)
-    return [[] if is_files else kind, *([shown] if shown else [])]
 
 
 def test_saved_images_carry_prompt_and_workflow(studio: Studio) -> None:

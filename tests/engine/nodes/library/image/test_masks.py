@@ -29,9 +29,9 @@ def test_masks_are_combined_where_they_overlap(operation: str, expected: float) 
     assert destination.max() == pytest.approx(0.4)
 
 
-def test_feathering_counts_right_and_bottom_from_minus_0_as_comfyui_does() -> None:
+def test_feathering_fades_in_from_each_side() -> None:
     result = masks.feather_mask(context, mask=torch.ones(1, 1, 4), left=0, top=0, right=2, bottom=0)
-    assert result.flatten().tolist() == [0.5, 1.0, 1.0, 1.0]
+    assert result.flatten().tolist() == [1.0, 1.0, 1.0, 0.5]
     result = masks.feather_mask(context, mask=torch.ones(1, 1, 4), left=2, top=0, right=0, bottom=0)
     assert result.flatten().tolist() == [0.5, 1.0, 1.0, 1.0]
 

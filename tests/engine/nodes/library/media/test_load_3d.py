@@ -14,7 +14,7 @@ from darkroom.engine.runtime.outputs import FileFolders
 from tests.engine.nodes.small_store import node_context, small_store
 from tests.engine.runtime.runs import NoFiles
 
-RENDERED = {"image": "i.png", "mask": "m.png", "normal": "n.png", "lineart": "l.png", "camera_info": {"fov": 3}}
+RENDERED = {"image": "i.png", "mask": "m.png", "normal": "n.png", "camera_info": {"fov": 3}}
 
 
 @pytest.fixture
@@ -44,13 +44,14 @@ def test_models_below_the_folder_are_offered_by_their_endings(inputs: Path) -> N
 def test_the_rendered_images_come_out(inputs: Path) -> None:
     context = node_context(small_store(inputs), inputs)
     image = {**RENDERED, "recording": ""}
-    shown, mask, path, normal, lineart, camera, video = load_3d(context, model_file="3d/cube.glb", image=image)
+    shown, mask, path, normal, camera, video, file, info = load_3d(context, model_file="3d/cube.glb", image=image)
     assert torch.equal(shown[0, 0, 0], torch.tensor([1.0, 0.0, 0.0]))
     assert mask.shape == (1, 3, 2)
     assert float(mask.mean()) == 1.0
     assert (path, camera, video) == ("3d/cube.glb", {"fov": 3}, None)
     assert float(normal[0, 0, 0, 1]) == 1.0
-    assert torch.allclose(lineart, torch.full((1, 3, 2, 3), 9 / 255))
+    assert (file.get_bytes(), file.format, info) == ((inputs / "3d" / "cube.glb").read_bytes(), "glb", [])
+    assert load_3d(context, model_file="none", image=image)[2::4] == ("", None)
     (inputs / "r.mp4").write_bytes(b"video")
     animated = load_3d_animation(context, model_file="3d/cube.glb", image={**RENDERED, "recording": "r.mp4"})
     assert len(animated) == 6
@@ -61,7 +62,7 @@ def test_the_rendered_images_come_out(inputs: Path) -> None:
     ("image", "complaint"),
     [
         ("i.png", "got str, expected names of files"),
-        ({"image": "i.png"}, "expected mask, normal, lineart, camera_info, recording as well"),
+        ({"image": "i.png"}, "expected mask, normal, camera_info, recording as well"),
         ({**RENDERED, "normal": "gone.png", "recording": ""}, "Invalid image file: gone.png"),
     ],
 )
