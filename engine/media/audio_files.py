@@ -94,8 +94,7 @@ def write_audio(
 ) -> None:
     """Write a waveform [C, S] with one or two channels, and `texts` as tags.
 
-    The file is stereo: a single channel is stored in both, each 3 dB lower, as by ComfyUI. Opus is resampled to the
-    next rate that it has. Raises ValueError for other numbers of channels.
+    Opus is resampled to the next rate that it has. Raises ValueError for other numbers of channels.
     """
     layout = layout_of(waveform)
     if kind is OPUS:
@@ -103,7 +102,7 @@ def write_audio(
         waveform, rate_hz = resample(waveform, rate_hz, opus_rate_hz), opus_rate_hz
     with opened_for_writing(path, format=kind.container) as container:
         container.metadata.update(texts)
-        stream = container.add_stream(kind.codec, rate=rate_hz)
+        stream = container.add_stream(kind.codec, rate=rate_hz, layout=layout)
         if quality in kind.bit_rates:
             stream.bit_rate = kind.bit_rates[quality]
         elif quality == BEST_VARIABLE_RATE:

@@ -30,9 +30,9 @@ def check_declared_audio(container: Any, stream: Any, max_bytes: int) -> None:
         raise audio_too_long(found, max_bytes)
 
 
-def check_declared_frames(stream: Any, max_bytes: int) -> None:
-    """Raise BadMedia for a video whose header declares more pixels in all frames than `max_bytes` hold."""
-    num_frames, width, height = int(stream.frames or 0), int(stream.width or 0), int(stream.height or 0)
+def check_declared_frames(stream: Any, max_bytes: int, num_frames: int) -> None:
+    """Raise BadMedia for a video of which `num_frames` have more pixels, by its header, than `max_bytes` hold."""
+    width, height = int(stream.width or 0), int(stream.height or 0)
     num_pixels = max(num_frames, 1) * width * height
     if num_pixels * BYTES_PER_PIXEL > max_bytes:
         raise video_too_large(f"{num_pixels} pixels in {num_frames} frames of {width}x{height} px", max_bytes)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
 from pathlib import Path
@@ -23,6 +24,7 @@ from darkroom.engine.cancel import check_cancelled
 from darkroom.engine.media import video_files
 from darkroom.engine.media.frame_stream import FrameStream
 from darkroom.engine.media.opened import Source
+from darkroom.engine.media.time_window import TimeWindow
 
 
 class Audio(TypedDict):
@@ -102,13 +104,38 @@ class VideoInput(ABC):
         """Return FFmpeg's name of the container, or several separated by commas."""
         return video_files.container_format(self.get_stream_source())
 
+    def as_trimmed(
+        self, start_time: float = 0.0, duration: float = 0.0, strict_duration: bool = True
+    ) -> VideoInput | None:
+        """Return the part from `start_time` seconds on; a negative one counts from the end.
+
+        A `duration` of 0 reaches to the end. None where nothing is left, or less than `duration` in images in memory.
+        """
+        whole = self.get_duration()
+        start = max(whole + start_time, 0.0) if start_time < 0 else start_time
+        if start >= whole or whole < start_time + duration:
+            return None
+        return VideoFromComponents(_part_of(self.get_components(), TimeWindow(start, duration)))
+
 
 class VideoFromFile(VideoInput):
-    """A video in a file or buffer. `free_bytes` returns the memory that may be taken to decode it."""
+    """A video in a file or buffer, or the part from `start_time` seconds on (negative: from the end).
 
-    def __init__(self, file: str | Path | io.BytesIO, free_bytes: Callable[[], int] = lambda: sys.maxsize) -> None:
+    A `duration` of 0 reaches to the end. `free_bytes` returns the memory that may be taken to decode it.
+    """
+
+    def __init__(
+        self,
+        file: str | Path | io.BytesIO,
+        free_bytes: Callable[[], int] = lambda: sys.maxsize,
+        *,
+        start_time: float = 0.0,
+        duration: float = 0.0,
+    ) -> None:
         self._file: Source = file
         self._free_bytes = free_bytes
+        self._start_time = start_time
+        self._duration = duration
 
     def get_stream_source(self) -> str | io.BytesIO:
         if isinstance(self._file, io.BytesIO):
@@ -120,13 +147,29 @@ class VideoFromFile(VideoInput):
         return video_files.dimensions_px(self._file)
 
     def get_duration(self) -> float:
-        return video_files.duration_seconds(self._file)
+        whole, start = video_files.duration_seconds(self._file), self._start_time
+        left = min(whole, -start) if start < 0 else whole - start
+        return min(self._duration, left) if self._duration else left
 
     def get_container_format(self) -> str:
         return video_files.container_format(self._file)
 
+    def get_active_trim_window(self) -> tuple[float, float]:
+        """Return the start of this part in the file and its duration, in seconds; 0 reaches to the end."""
+        start = self._start_time
+        return max(video_files.duration_seconds(self._file) + start, 0.0) if start < 0 else start, self._duration
+
+    def as_trimmed(
+        self, start_time: float = 0.0, duration: float = 0.0, strict_duration: bool = True
+    ) -> VideoInput | None:
+        """Return the part from `start_time` seconds on. None where nothing is left, or less than a strict duration."""
+        part = VideoFromFile(self._file, self._free_bytes, start_time=start_time + self._start_time, duration=duration)
+        found = part.get_duration()
+        return None if found <= 0 or (strict_duration and found < duration) else part
+
     def get_components(self) -> VideoComponents:
-        return _components_of(video_files.read_video(self._file, self._free_bytes(), check_cancelled))
+        window = TimeWindow(*self.get_active_trim_window())
+        return _components_of(video_files.read_video(self._file, self._free_bytes(), check_cancelled, window))
 
     def get_components_internal(self, container: Any) -> VideoComponents:
         """Return images, audio and frame rate of a container that a pack has opened with PyAV."""
@@ -139,9 +182,10 @@ class VideoFromFile(VideoInput):
         codec: str = VideoCodec.AUTO,
         metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Copy the streams where container and codec may stay, else encode the video again."""
+        """Copy the streams of a whole file where container and codec may stay, else encode the video again."""
         found = video_files.container_format(self._file)
-        is_container = format == VideoContainer.AUTO or format in found.split(",")
+        is_whole = not self._start_time and not self._duration
+        is_container = is_whole and (format == VideoContainer.AUTO or format in found.split(","))
         if is_container and codec in (VideoCodec.AUTO, video_files.codec_name(self._file) or codec):
             wanted = format.value if isinstance(format, Enum) else format
             to_format = (found if wanted == VideoContainer.AUTO else wanted) if _is_buffer(path) else None
@@ -210,6 +254,24 @@ class VideoFromFrames(VideoFromComponents):
 
     def _frames(self) -> FrameStream:
         return self.frames
+
+
+def _part_of(parts: VideoComponents, window: TimeWindow) -> VideoComponents:
+    """Return the images whose time is in a window, and the audio of that time."""
+    rate = Fraction(parts.frame_rate)
+    end = parts.images.shape[0] if not window.duration_seconds else _first_frame(window.end_seconds, rate)
+    images = parts.images[_first_frame(window.start_seconds, rate) : end]
+    if parts.audio is None:
+        return replace(parts, images=images)
+    rate_hz = int(parts.audio["sample_rate"])
+    waveform = parts.audio["waveform"][..., int(window.start_seconds * rate_hz) :]
+    audio: Audio = {"waveform": waveform[..., : window.num_samples(rate_hz)], "sample_rate": rate_hz}
+    return replace(parts, images=images, audio=audio)
+
+
+def _first_frame(seconds: float, rate: Fraction) -> int:
+    """Return the index of the first frame at that time or later."""
+    return math.ceil(round(seconds * float(rate), 6))  # 0.1 s * 30 may come out above 3
 
 
 def _components_of(content: video_files.VideoContent) -> VideoComponents:

@@ -17,6 +17,7 @@ import torch
 from darkroom.engine.media.audio_files import audio_frame, join_frames, layout_of
 from darkroom.engine.media.limits import BYTES_PER_PIXEL, check_declared_audio, check_declared_frames, video_too_large
 from darkroom.engine.media.opened import BadMedia, Source, opened_for_reading, opened_for_writing
+from darkroom.engine.media.time_window import WHOLE, TimeWindow
 
 KEEPS_TAGS = {"movflags": "use_metadata_tags"}  # MP4 drops tags with names of their own otherwise
 WEBM_CODECS = {"vp9": ("libvpx-vp9", "yuv420p", {}), "av1": ("libsvtav1", "yuv420p10le", {"preset": "6"})}
@@ -44,34 +45,43 @@ class VideoContent:
 
 
 def read_video(
-    source: Source, max_bytes: int = sys.maxsize, check_cancelled: Callable[[], None] = lambda: None
+    source: Source,
+    max_bytes: int = sys.maxsize,
+    check_cancelled: Callable[[], None] = lambda: None,
+    window: TimeWindow = WHOLE,
 ) -> VideoContent:
-    """Decode the first video stream and the first audio stream of a file.
+    """Decode the first video stream and the first audio stream of a file, those parts of them in the window.
 
     Raises BadMedia for a damaged file and one without video, and when it would take more than
     `max_bytes` of memory.
     """
     with opened_for_reading(source) as container:
-        content = _without_audio(container, max_bytes, check_cancelled)
+        content = _without_audio(container, max_bytes, check_cancelled, window)
     with opened_for_reading(source) as container:
-        return _with_audio(content, container, max_bytes, check_cancelled)
+        return _with_audio(content, container, max_bytes, check_cancelled, window)
 
 
 def read_opened(
     container: Any, max_bytes: int = sys.maxsize, check_cancelled: Callable[[], None] = lambda: None
 ) -> VideoContent:
     """Decode the same of a container that PyAV has opened and that can be read twice."""
-    content = _without_audio(container, max_bytes, check_cancelled)
+    content = _without_audio(container, max_bytes, check_cancelled, WHOLE)
     container.seek(0)
-    return _with_audio(content, container, max_bytes, check_cancelled)
+    return _with_audio(content, container, max_bytes, check_cancelled, WHOLE)
 
 
-def _without_audio(container: Any, max_bytes: int, check_cancelled: Callable[[], None]) -> VideoContent:
+def _without_audio(
+    container: Any, max_bytes: int, check_cancelled: Callable[[], None], window: TimeWindow
+) -> VideoContent:
     stream = video_stream_of(container)
-    check_declared_frames(stream, max_bytes)
-    for audio in container.streams.audio[:1]:
+    check_declared_frames(
+        stream, max_bytes, window.num_frames(float(stream.average_rate or 0), int(stream.frames or 0))
+    )
+    for audio in container.streams.audio[:1] if window == WHOLE else ():
         check_declared_audio(container, audio, max_bytes)
-    images = _images(container.decode(stream), stream, max_bytes, check_cancelled)
+    window.seek(container, stream)
+    frames = window.video_frames(container.decode(stream), stream)
+    images = _images(frames, stream, max_bytes, check_cancelled)
     return VideoContent(images, None, 0, Fraction(stream.average_rate or 1), dict(container.metadata))
 
 
@@ -95,16 +105,24 @@ def _images(frames: Iterable[Any], stream: Any, max_bytes: int, check_cancelled:
 
 
 def _with_audio(
-    content: VideoContent, container: Any, max_bytes: int, check_cancelled: Callable[[], None]
+    content: VideoContent,
+    container: Any,
+    max_bytes: int,
+    check_cancelled: Callable[[], None],
+    window: TimeWindow,
 ) -> VideoContent:
     stream = next(iter(container.streams.audio), None)
     if stream is None:
         return content
     left_bytes = max(0, max_bytes - content.images.nbytes)
-    waveform = join_frames(container.decode(stream), left_bytes, check_cancelled)
+    rate_hz = int(stream.sample_rate or 1)
+    window.seek(container, video_stream_of(container))
+    num_before, frames = window.audio_frames(container.decode(stream), rate_hz)
+    waveform = join_frames(frames, left_bytes, check_cancelled)
     if waveform is None:
         return content
-    return replace(content, waveform=waveform[None], sample_rate_hz=int(stream.sample_rate or 1))
+    part = waveform[:, num_before:][:, : window.num_samples(rate_hz)]
+    return replace(content, waveform=part[None], sample_rate_hz=rate_hz)
 
 
 def video_stream_of(container: Any) -> Any:

@@ -32,6 +32,7 @@ class Latent(TypedDict):
     noise_mask: NotRequired[torch.Tensor]  # [B, 1, H, W], 1 where the sampler may paint
     batch_index: NotRequired[list[int]]  # which draw of the seed's noise each item uses
     type: NotRequired[str]  # "audio": a latent of audio
+    sample_rate: NotRequired[int]  # of the audio that it was encoded from, in Hz
 
 
 class Noise(Protocol):

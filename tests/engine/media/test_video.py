@@ -204,3 +204,49 @@ def test_a_packs_own_video_gets_the_rest_from_its_parts() -> None:
 def _content(source: str | io.BytesIO) -> bytes:
     assert isinstance(source, io.BytesIO)
     return source.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("start", "duration", "frames", "seconds"),
+    [(0.25, 0.5, slice(2, 6), 0.5), (-0.25, 0.0, slice(6, 8), 0.25), (0.0, 0.375, slice(0, 3), 0.375)],
+)
+def test_a_part_has_the_frames_and_the_samples_of_its_time(
+    mp4: Path, start: float, duration: float, frames: slice, seconds: float
+) -> None:
+    whole = VideoFromFile(mp4).get_components()
+    for video in (VideoFromFile(mp4), made(tone(1.0))):
+        part = video.as_trimmed(start, duration, strict_duration=False)
+        assert part is not None and part.get_duration() == pytest.approx(seconds, abs=0.05)
+        parts = part.get_components()
+        assert (parts.images - whole.images[frames]).abs().max() < 0.03  # H.264 loses some
+        assert parts.audio is not None
+        assert parts.audio["waveform"].shape[-1] == pytest.approx(seconds * 44100, abs=2100)
+
+
+def test_a_part_is_saved_alone(mp4: Path, tmp_path: Path) -> None:
+    part = VideoFromFile(mp4).as_trimmed(0.5, 0.25)
+    assert part is not None
+    part.save_to(str(tmp_path / "part.mp4"))
+    assert VideoFromFile(tmp_path / "part.mp4").get_components().images.shape[0] == 2
+
+
+def test_a_part_of_a_part_counts_from_the_part(mp4: Path) -> None:
+    part = VideoFromFile(mp4).as_trimmed(0.25, 0.5)
+    assert part is not None
+    inner = part.as_trimmed(0.25, 0.125)
+    assert inner is not None
+    images = VideoFromFile(mp4).get_components().images
+    assert (inner.get_components().images - images[4:5]).abs().max() < 0.01
+
+
+def test_a_part_that_is_not_there_is_none(mp4: Path) -> None:
+    for video in (VideoFromFile(mp4), made()):
+        assert video.as_trimmed(9.0, 0.0, strict_duration=False) is None
+        assert video.as_trimmed(0.5, 9.0, strict_duration=True) is None
+
+
+def test_a_short_part_of_a_long_video_needs_the_memory_of_the_part(mp4: Path) -> None:
+    room = 7 * WIDTH * HEIGHT * 18
+    with pytest.raises(BadMedia, match="too large"):
+        VideoFromFile(mp4, lambda: room).get_components()
+    assert len(VideoFromFile(mp4, lambda: room, start_time=0.25, duration=0.25).get_components().images) == 2

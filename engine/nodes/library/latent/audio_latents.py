@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 
 from darkroom.engine.media.resample import resample
+from darkroom.engine.media.video import Audio
 from darkroom.engine.models.audio_vae import AudioVae
 from darkroom.engine.models.vae import Vae
-from darkroom.engine.nodes.base import NodeContext, node
-from darkroom.engine.nodes.sockets import AUDIO, LATENT, VAE
+from darkroom.engine.nodes.base import Int, NodeContext, node
+from darkroom.engine.nodes.sockets import AUDIO, LATENT, VAE, Latent
 
 MODULE = "comfy_extras.nodes_audio"
 LOUDEST_DEVIATION = 0.2  # audio whose samples deviate by more is made quieter
@@ -29,9 +32,30 @@ def vae_encode_audio(context: NodeContext, *, audio: AUDIO, vae: VAE) -> LATENT:
 def vae_decode_audio(context: NodeContext, *, samples: LATENT, vae: VAE) -> AUDIO:
     """Decode a latent to audio, and make quieter what is too loud."""
     own = _of_audio(vae)
-    waveform = own.decode(samples["samples"]).movedim(-1, 1)  # [B, C, S]
+    return _audio_of(own, samples, own.decode(samples["samples"]))
+
+
+@node("VAEDecodeAudioTiled", display_name="VAE Decode Audio (Tiled)", category="model/latent", python_module=MODULE,
+      search_aliases=["latent to audio"])  # fmt: skip
+def vae_decode_audio_tiled(
+    context: NodeContext,
+    *,
+    samples: LATENT,
+    vae: VAE,
+    tile_size: Annotated[int, Int(min=32, max=8192, step=8)] = 512,
+    overlap: Annotated[int, Int(min=0, max=1024, step=8)] = 64,
+) -> AUDIO:
+    """Decode a latent to audio in stretches of `tile_size` cells, which share `overlap` cells, at most half of one."""
+    own = _of_audio(vae)
+    return _audio_of(own, samples, own.decode_tiled(samples["samples"], tile_x=tile_size, overlap=overlap))
+
+
+def _audio_of(vae: AudioVae, latent: Latent, decoded: torch.Tensor) -> Audio:
+    """Return decoded audio [B, S, C] as AUDIO, at the rate that the latent names, else at the VAE's."""
+    waveform = decoded.movedim(-1, 1)  # [B, C, S]
     deviation = torch.std(waveform, dim=[1, 2], keepdim=True) / LOUDEST_DEVIATION
-    return {"waveform": waveform / deviation.clamp(min=1.0), "sample_rate": own.sample_rate_hz}
+    rate_hz = int(latent.get("sample_rate", vae.sample_rate_hz))
+    return {"waveform": waveform / deviation.clamp(min=1.0), "sample_rate": rate_hz}
 
 
 def _of_audio(vae: Vae) -> AudioVae:
@@ -40,4 +64,4 @@ def _of_audio(vae: Vae) -> AudioVae:
     return vae
 
 
-NODES = (vae_encode_audio, vae_decode_audio)
+NODES = (vae_encode_audio, vae_decode_audio, vae_decode_audio_tiled)

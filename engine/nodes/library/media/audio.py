@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -23,6 +24,8 @@ from darkroom.engine.media.opened import BadMedia
 from darkroom.engine.media.video import Audio
 from darkroom.engine.nodes.base import (
     Combo,
+    DynamicChoice,
+    Field,
     FilePrefix,
     Hidden,
     InputCombo,
@@ -41,6 +44,12 @@ from darkroom.engine.nodes.library.media.video import as_texts
 from darkroom.engine.nodes.sockets import AUDIO
 
 MODULE = "comfy_extras.nodes_audio"
+FORMATS: Mapping[str, AudioFormat] = {"flac": FLAC, "mp3": MP3, "opus": OPUS}
+FIELDS_OF_FORMATS = (
+    ("flac", ()),
+    ("mp3", (Field("quality", Combo((BEST_VARIABLE_RATE, *MP3.bit_rates)), BEST_VARIABLE_RATE),)),
+    ("opus", (Field("quality", Combo(tuple(OPUS.bit_rates)), "128k"),)),
+)
 
 Prompt = Annotated[Any, Hidden("PROMPT")]
 ExtraPngInfo = Annotated[Any, Hidden("EXTRA_PNGINFO")]
@@ -158,6 +167,23 @@ def save_audio_opus(
     return save_all(context, audio, filename_prefix, OPUS, quality, prompt, extra_pnginfo).passing_on(audio)
 
 
+@node("SaveAudioAdvanced", display_name="Save Audio (Advanced)", category="audio", python_module=MODULE,
+      is_output=True,
+      search_aliases=["save audio", "export audio", "output audio", "write audio", "flac", "mp3", "opus"])  # fmt: skip
+def save_audio_advanced(
+    context: NodeContext,
+    *,
+    audio: AUDIO,
+    filename_prefix: Annotated[str, FilePrefix(multiline=False)] = "audio/ComfyUI",
+    format: Annotated[Mapping[str, str], DynamicChoice(fields=FIELDS_OF_FORMATS)],
+    prompt: Prompt = None,
+    extra_pnginfo: ExtraPngInfo = None,
+) -> PassedAudio:
+    """Save audio as FLAC, MP3 or Opus, with the prompt in its tags."""
+    kind, quality = FORMATS[format["format"]], format.get("quality", "")
+    return save_all(context, audio, filename_prefix, kind, quality, prompt, extra_pnginfo).passing_on(audio)
+
+
 @node("PreviewAudio", display_name="Preview Audio", category="audio", python_module=MODULE, is_output=True)
 def preview_audio(
     context: NodeContext, *, audio: AUDIO, prompt: Prompt = None, extra_pnginfo: ExtraPngInfo = None
@@ -188,4 +214,4 @@ def save_all(
     return NodeOutput({"audio": shown})
 
 
-NODES = (load_audio, record_audio, save_audio, save_audio_mp3, save_audio_opus, preview_audio)
+NODES = (load_audio, record_audio, save_audio, save_audio_mp3, save_audio_opus, save_audio_advanced, preview_audio)

@@ -10,6 +10,7 @@ from typing import Annotated
 import torch
 
 from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.media.equalizer import high_shelf, low_shelf, peak
 from darkroom.engine.media.resample import resample
 from darkroom.engine.media.video import Audio
 from darkroom.engine.nodes.base import Combo, Float, Int, NodeContext, Out, node
@@ -76,6 +77,20 @@ def split_audio_channels(
     )
 
 
+@node("JoinAudioChannels", display_name="Join Audio Channels", category="audio", python_module=MODULE)
+def join_audio_channels(
+    context: NodeContext, *, audio_left: AUDIO, audio_right: AUDIO
+) -> Annotated[AUDIO, Out("audio")]:
+    """Join two mono audios, cut to the length of the shorter one, to the channels of stereo audio."""
+    for name, audio in (("audio_left", audio_left), ("audio_right", audio_right)):
+        if audio["waveform"].shape[1] != 1:
+            raise ValueError(f"{name}: not mono; got {audio['waveform'].shape[1]} channels, expected 1")
+    left, right, rate_hz = _at_one_rate(audio_left, audio_right)
+    num_samples = min(left.shape[-1], right.shape[-1])
+    joined = torch.cat((left[..., :num_samples], right[..., :num_samples]), dim=1)
+    return {"waveform": joined, "sample_rate": rate_hz}
+
+
 @node(
     "AudioConcat",
     display_name="Concatenate Audio",
@@ -132,6 +147,34 @@ def audio_adjust_volume(
     return {"waveform": audio["waveform"] * 10 ** (volume / 20), "sample_rate": audio["sample_rate"]}
 
 
+Gain = Annotated[float, Float(min=-24.0, max=24.0, step=0.1)]
+
+
+@node("AudioEqualizer3Band", display_name="Audio Equalizer (3-Band)", category="audio", python_module=MODULE,
+      experimental=True, search_aliases=["eq", "bass boost", "treble boost", "equalizer"])  # fmt: skip
+def audio_equalizer_3_band(
+    context: NodeContext,
+    *,
+    audio: AUDIO,
+    low_gain_dB: Gain = 0.0,  # noqa: N803 - ComfyUI's spelling
+    low_freq: Annotated[int, Int(min=20, max=500)] = 100,
+    mid_gain_dB: Gain = 0.0,  # noqa: N803
+    mid_freq: Annotated[int, Int(min=200, max=4000)] = 1000,
+    mid_q: Annotated[float, Float(min=0.1, max=10.0, step=0.1)] = 0.707,
+    high_gain_dB: Gain = 0.0,  # noqa: N803
+    high_freq: Annotated[int, Int(min=1000, max=15000)] = 5000,
+) -> AUDIO:
+    """Raise or lower low, middle and high frequencies by decibels, each band clipped to -1..1 as torchaudio does."""
+    waveform, rate_hz = audio["waveform"], audio["sample_rate"]
+    if low_gain_dB != 0:
+        waveform = low_shelf(waveform, rate_hz, low_freq, low_gain_dB)
+    if mid_gain_dB != 0:
+        waveform = peak(waveform, rate_hz, mid_freq, mid_gain_dB, mid_q)
+    if high_gain_dB != 0:
+        waveform = high_shelf(waveform, rate_hz, high_freq, high_gain_dB)
+    return {"waveform": waveform, "sample_rate": rate_hz}
+
+
 def _at_one_rate(first: Audio, second: Audio) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Return both waveforms at the higher sample rate."""
     rate_hz = max(first["sample_rate"], second["sample_rate"])
@@ -143,7 +186,9 @@ NODES = (
     empty_audio,
     trim_audio_duration,
     split_audio_channels,
+    join_audio_channels,
     audio_concat,
     audio_merge,
     audio_adjust_volume,
+    audio_equalizer_3_band,
 )

@@ -28,6 +28,7 @@ from darkroom.engine.media.video import (
 from darkroom.engine.nodes.base import (
     Combo,
     FilePrefix,
+    Flag,
     Float,
     Hidden,
     InputCombo,
@@ -181,4 +182,23 @@ def save_webm(
     return NodeOutput({"images": [output.shown()], "animated": (True,)}, (images,))
 
 
-NODES = (load_video, create_video, get_video_components, save_video, save_webm)
+@node("Video Slice", display_name="Trim Video", category="video", python_module=MODULE,
+      essentials_category="Video Tools",
+      search_aliases=["trim video duration", "skip first frames", "frame load cap", "start time"])  # fmt: skip
+def video_slice(
+    context: NodeContext,
+    *,
+    video: VIDEO,
+    start_time: Annotated[float, Float(min=-100000.0, max=100000.0, step=0.001)] = 0.0,
+    duration: Annotated[float, Float(min=0.0, step=0.001)] = 0.0,
+    strict_duration: Annotated[bool, Flag()] = False,
+) -> VIDEO:
+    """Cut a video to `duration` seconds (0: to the end) from `start_time` on, which counts from the end below 0."""
+    part = video.as_trimmed(start_time, duration, strict_duration=strict_duration)
+    if part is None:
+        found = f"start_time {start_time:g} s, duration {duration:g} s"
+        raise ValueError(f"video: has no such part; got {found}, expected a part of {video.get_duration():g} s")
+    return part
+
+
+NODES = (load_video, create_video, get_video_components, save_video, save_webm, video_slice)

@@ -37,6 +37,9 @@ def audio(*channels: list[float], rate_hz: int = 8000) -> Audio:
         ("SaveAudio", {}, "flac"),
         ("SaveAudioMP3", {"quality": "V0"}, "mp3"),
         ("SaveAudioOpus", {"quality": "128k"}, "opus"),
+        ("SaveAudioAdvanced", {"format": "flac"}, "flac"),
+        ("SaveAudioAdvanced", {"format": "mp3", "format.quality": "320k"}, "mp3"),
+        ("SaveAudioAdvanced", {"format": "opus", "format.quality": "64k"}, "opus"),
     ],
 )
 def test_audio_is_saved_with_its_prompt(studio: Studio, class_type: str, inputs: dict[str, Any], codec: str) -> None:
@@ -169,3 +172,35 @@ def test_a_mix_that_would_clip_is_made_quieter() -> None:
 def test_volume_is_in_decibels(decibels: int, factor: float) -> None:
     louder = editing.audio_adjust_volume(context, audio=audio([0.1]), volume=decibels)
     assert math.isclose(louder["waveform"].item(), 0.1 * factor, rel_tol=1e-6)
+
+
+def test_two_mono_audios_become_stereo_at_the_higher_rate_and_the_shorter_length() -> None:
+    left, right = audio([0.1] * 100, rate_hz=8000), audio([0.2] * 150, rate_hz=16000)
+    joined = editing.join_audio_channels(context, audio_left=left, audio_right=right)
+    assert joined["sample_rate"] == 16000 and joined["waveform"].shape == (1, 2, 150)
+    with pytest.raises(ValueError, match="audio_left: not mono; got 2 channels"):
+        editing.join_audio_channels(context, audio_left=joined, audio_right=right)
+
+
+def sine(frequency_hz: float, rate_hz: int = 16000) -> Audio:
+    time = torch.arange(rate_hz) / rate_hz * 2 * math.pi
+    return {"waveform": torch.sin(time * frequency_hz)[None, None] * 0.1, "sample_rate": rate_hz}
+
+
+@pytest.mark.parametrize(
+    ("frequency_hz", "gains", "expected_db"),
+    [
+        (30.0, {"low_gain_dB": 6.0}, 6.0),
+        (30.0, {"high_gain_dB": 6.0}, 0.0),
+        (1000.0, {"mid_gain_dB": -12.0}, -12.0),
+        (7500.0, {"high_gain_dB": -6.0}, -6.0),
+        (7500.0, {"low_gain_dB": -6.0}, 0.0),
+        (7500.0, {}, 0.0),
+    ],
+)
+def test_a_band_is_raised_and_lowered_alone(frequency_hz: float, gains: dict[str, float], expected_db: float) -> None:
+    given = sine(frequency_hz)
+    made = editing.audio_equalizer_3_band(context, audio=given, **gains)
+    settled = slice(given["sample_rate"] // 2, None)  # behind what the filter swings in
+    ratio = made["waveform"][..., settled].std() / given["waveform"][..., settled].std()
+    assert 20 * math.log10(float(ratio)) == pytest.approx(expected_db, abs=0.3)
