@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from typing import Any
 
+from darkroom.contract.errors import PromptRejected
 from darkroom.contract.graph.file_names import is_pending
 from darkroom.contract.graph.prompt import parse_prompt
 from darkroom.contract.graph.size import GraphLimits
 from darkroom.contract.graph.spec import NodeRules
-from darkroom.contract.graph.validate import CheckedPrompt, Excuses, Findings, check_prompt, find_problems, never
+from darkroom.contract.graph.switches import without_left_out
+from darkroom.contract.graph.validate import (
+    CheckedPrompt,
+    Excuses,
+    Findings,
+    check_prompt,
+    find_problems,
+    left_out_in,
+    never,
+)
 from darkroom.engine.families.base import ModelFamily
 from darkroom.engine.memory import machine_memory
 from darkroom.engine.memory.device import dtype_of
@@ -66,8 +77,11 @@ class PromptChecks:
         )
 
     def needs_of(self, prompt: object) -> PromptNeeds:
-        """Return the models a prompt names and the node classes it lacks, even if it is invalid otherwise."""
-        return needs_of(prompt if isinstance(prompt, Mapping) else {}, self._catalogue, self._folders)
+        """Return the models a prompt names and the node classes it lacks, even if it is invalid otherwise.
+
+        Those of nodes that a switch leaves out are not needed.
+        """
+        return needs_of(self._running(prompt) if isinstance(prompt, Mapping) else {}, self._catalogue, self._folders)
 
     def memory_plan(
         self,
@@ -85,7 +99,16 @@ class PromptChecks:
         target = Target(total_bytes, False, card_item_bytes) if total_bytes else own_target(self._memory)
         files = {path: MissingFile.of(item) for path, item in (missing or {}).items()}
         planner = MemoryPlanner(self._folders, target, files, pixels or {})
-        return planner.plan(parse_prompt(prompt), self._rules_of_now())
+        nodes, find_rules = parse_prompt(prompt), self._rules_of_now()
+        left_out = left_out_in(nodes, find_rules).nodes
+        return planner.plan({name: node for name, node in nodes.items() if name not in left_out}, find_rules)
+
+    def _running(self, prompt: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a prompt without what switches leave out; as it is where it has a malformed node."""
+        try:
+            return without_left_out(prompt, left_out_in(parse_prompt(prompt), self._rules_of_now()))
+        except PromptRejected:
+            return prompt
 
     def _rules_of_now(self) -> Callable[[str], NodeRules | None]:
         return lambda class_type: self._catalogue.rules(class_type, self._environment)

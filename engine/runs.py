@@ -30,6 +30,7 @@ from darkroom.engine.runtime.run_register import RunRegister
 from darkroom.engine.runtime.run_services import RunServices
 from darkroom.engine.runtime.run_slots import RunSlots
 from darkroom.engine.runtime.run_threads import RunThreads
+from darkroom.engine.runtime.running_part import running_part
 from darkroom.engine.runtime.signatures import RunSignatures
 from darkroom.engine.runtime.turns import TurnSelector
 from darkroom.engine.sampling_runs import SamplingRuns, reporting_usage
@@ -161,7 +162,7 @@ class Runs:
         with self._begun(run.number):
             try:
                 self._housekeeping.forget_changed_files()
-                self.prefetch.begin_prompt(request.prompt)
+                self.prefetch.begin_prompt(running_part(request, self._services.find_class))
                 asked = request.extra_data.get(QUALITY_KEY)
                 quality = read_quality(asked)
                 sampling, usage = self._sampling.make(request, quality, run.cancel)

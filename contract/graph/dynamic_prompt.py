@@ -26,9 +26,11 @@ class NodeNotFoundError(RunError):
 
 
 class DynamicPrompt:
-    def __init__(self, prompt: Mapping[str, object]) -> None:
+    """The nodes of `running`, what of the client's `prompt` may run; all of it where that is None."""
+
+    def __init__(self, prompt: Mapping[str, object], running: Mapping[str, object] | None = None) -> None:
         self._original = prompt
-        self._nodes = parse_prompt(prompt)
+        self._nodes = parse_prompt(prompt if running is None else running)
         self._parents: dict[str, str] = {}
         self._real: dict[str, str] = {}
         self._display: dict[str, str] = {}

@@ -112,6 +112,21 @@ class NodeFacts:
     loop: LoopBoundary = ""
     """`start` or `end` of a loop, whose body runs once an iteration."""
 
+    chosen_by: str = ""
+    """Input, true or false, that chooses which one of its `alternatives` is computed and returned."""
+
+    alternatives: Mapping[str, str] = field(default_factory=dict)
+    """Lazy inputs by the value that chooses them, `true` and `false`."""
+
+    gives: str = ""
+    """Input whose value it returns, unchanged."""
+
+    open: tuple[str, ...] = ()
+    """Inputs that take other texts than those that are offered."""
+
+    page_values: tuple[str, ...] = ()
+    """Widgets that ComfyUI's page adds after those of the inputs; one whose name ends in `#` is there many times."""
+
     def joined(self, other: NodeFacts) -> NodeFacts:
         """Return these facts with those that the other has; entries of both for what is known by input."""
         return replace(self, **{name: _merged(getattr(self, name), value) for name, value in _told(other)})

@@ -7,8 +7,9 @@ class takes without declaring them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from darkroom.contract.graph.facts import FACTS_KEY, read_facts
+from darkroom.contract.graph.facts import FACTS_KEY, Facts, read_facts
 from darkroom.contract.graph.spec import ANY_TYPE, InputSpec, NodeRules, NodeSpec, OutputSpec, Section, Values, rules_of
 from darkroom.contract.graph.validate import FindRules
 
@@ -35,8 +36,9 @@ def read_rules(class_type: str, declared: Mapping[str, object]) -> NodeRules:
 def read_spec(class_type: str, declared: Values) -> NodeSpec:
     """Read the entry of a class, passing over what is not as ComfyUI writes it."""
     sections = _mapping(declared.get("input"))
+    is_open = Facts({class_type: declared}).of(class_type).open
     inputs = tuple(
-        read_input(str(name), config, section)
+        replace(read_input(str(name), config, section), is_open=name in is_open)
         for section in SECTIONS
         for name, config in _mapping(sections.get(section)).items()
     )

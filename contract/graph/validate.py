@@ -2,6 +2,7 @@
 
 A node is looked at once, its parents first, without recursion. As in ComfyUI only what an output node needs is checked;
 values are turned into their declared type on the way; an output node can run when it and everything it needs is fine.
+Nodes that a switch leaves out (`switches.py`) are not needed, so they are no reason to refuse; ComfyUI checks them.
 Where ComfyUI says more than one thing about a link it stops at the first; here the node's other inputs are checked too.
 
 The cost grows with the prompt alone, however much is wrong with it: `MAX_PROBLEMS` are listed, the rest is counted.
@@ -32,6 +33,7 @@ from darkroom.contract.graph.problems import (
 from darkroom.contract.graph.prompt import Node, Prompt, is_link, parse_prompt, undeclared_class, unknown_class
 from darkroom.contract.graph.size import GraphLimits, check_size
 from darkroom.contract.graph.spec import InputCheck, InputSpec, NodeRules, ValueDict, Values
+from darkroom.contract.graph.switches import NOTHING_LEFT_OUT, LeftOut, left_out_of
 
 FindRules = Callable[[str], NodeRules | None]
 Excuses = Callable[[Problem, Mapping[str, Any]], bool]
@@ -137,16 +139,16 @@ def find_problems(
     check_size(data, limits)
     targets = None if targets is None else frozenset(targets)
     prompt = parse_prompt(data)
-    rules, unknown = _rules_of_all(prompt, find_rules)
+    rules, reasons = _rules_of_all(prompt, find_rules)
+    left_out = left_out_of(prompt, rules)
+    unknown = _unknown_classes(prompt, reasons, left_out)
     if unknown.num_found:
-        return _findings_beside_unknown(prompt, rules, unknown, data, targets, excuses)
-    outputs = [
-        node_id for node_id, node in prompt.items() if _is_wanted_output(node_id, rules[node.class_type], targets)
-    ]
+        return _findings_beside_unknown(prompt, rules, unknown, data, targets, excuses, left_out)
+    outputs = [node_id for node_id, node in prompt.items() if _is_wanted_output(node, rules, targets)]
     if not outputs:
         return Findings((), [_no_outputs()], {}, data)
     loops = find_loops(prompt, lambda item: rules[item].facts.loop, lambda item: rules[item].is_output)
-    walk = _Walk(prompt, rules, excuses, misfits={**find_misfits(prompt, rules), **loops.problems})
+    walk = _Walk(prompt, rules, excuses, misfits={**find_misfits(prompt, rules), **loops.problems}, left_out=left_out)
     for node_id in outputs:
         walk.visit(node_id)
         root = loops.root_of(node_id)
@@ -169,30 +171,48 @@ class _UnknownClasses:
     num_found: int = 0
 
 
-def _rules_of_all(prompt: Prompt, find_rules: FindRules) -> tuple[dict[str, NodeRules], _UnknownClasses]:
-    """Look up the rules of every class of a prompt, once each, and the nodes of classes that have none."""
+def left_out_in(prompt: Prompt, find_rules: FindRules) -> LeftOut:
+    """Return what switches leave out of a prompt; classes that cannot be used choose nothing."""
+    return left_out_of(prompt, _rules_of_all(prompt, find_rules)[0])
+
+
+_Reasons = Mapping[str, BaseException | None]
+"""Classes that cannot be used: the error of one whose own declaration raised, None for one that does not exist."""
+
+
+def _rules_of_all(prompt: Prompt, find_rules: FindRules) -> tuple[dict[str, NodeRules], _Reasons]:
+    """Look up the rules of every class of a prompt, once each."""
     rules: dict[str, NodeRules] = {}
-    reasons: dict[str, BaseException | None] = {}  # of the classes that have none
-    unknown = _UnknownClasses()
+    reasons: dict[str, BaseException | None] = {}
     for node in prompt.values():
         class_type = node.class_type
-        if class_type in rules:
+        if class_type in rules or class_type in reasons:
             continue
-        if class_type not in reasons:
-            try:
-                found = find_rules(class_type)
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - the class's own declaration
-                reasons[class_type] = error
-            else:
-                if found is not None:
-                    rules[class_type] = found
-                    continue
-                reasons[class_type] = None
+        try:
+            found = find_rules(class_type)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the class's own declaration
+            reasons[class_type] = error
+            continue
+        if found is None:
+            reasons[class_type] = None
+        else:
+            rules[class_type] = found
+    return rules, reasons
+
+
+def _unknown_classes(prompt: Prompt, reasons: _Reasons, left_out: LeftOut) -> _UnknownClasses:
+    """Return the nodes whose class cannot be used, without those that never run."""
+    unknown = _UnknownClasses()
+    if not reasons:
+        return unknown
+    for node in prompt.values():
+        if node.class_type not in reasons or node.id in left_out.nodes:
+            continue
         unknown.num_found += 1
         if len(unknown.listed) < MAX_PROBLEMS:
-            reason = reasons[class_type]
+            reason = reasons[node.class_type]
             unknown.listed.append(unknown_class(node) if reason is None else undeclared_class(node, reason))
-    return rules, unknown
+    return unknown
 
 
 def _findings_beside_unknown(
@@ -202,11 +222,12 @@ def _findings_beside_unknown(
     data: Mapping[str, object],
     targets: Collection[str] | None,
     excuses: Excuses,
+    left_out: LeftOut,
 ) -> Findings:
     """Return the problems of all nodes of known classes; inputs and outputs of the others are unknown."""
-    known = [node_id for node_id, node in prompt.items() if node.class_type in rules]
-    outputs = [node_id for node_id in known if _is_wanted_output(node_id, rules[prompt[node_id].class_type], targets)]
-    walk = _Walk(prompt, rules, excuses, max_listed=MAX_PROBLEMS - len(unknown.listed))
+    known = [node.id for node in prompt.values() if node.class_type in rules and node.id not in left_out.nodes]
+    outputs = [node_id for node_id in known if _is_wanted_output(prompt[node_id], rules, targets)]
+    walk = _Walk(prompt, rules, excuses, max_listed=MAX_PROBLEMS - len(unknown.listed), left_out=left_out)
     for node_id in (*outputs, *known):
         walk.visit(node_id)
     found = walk.findings(data, outputs)
@@ -214,8 +235,9 @@ def _findings_beside_unknown(
     return Findings((), unknown.listed, found.node_problems, found.prompt, True, num_unlisted)
 
 
-def _is_wanted_output(node_id: str, rules: NodeRules, targets: Collection[str] | None) -> bool:
-    return rules.is_output and (targets is None or node_id in targets)
+def _is_wanted_output(node: Node, rules: Mapping[str, NodeRules], targets: Collection[str] | None) -> bool:
+    own = rules.get(node.class_type)
+    return own is not None and own.is_output and (targets is None or node.id in targets)
 
 
 class _Frame:
@@ -247,6 +269,7 @@ class _Walk:
         excuses: Excuses,
         max_listed: int = MAX_PROBLEMS,
         misfits: Mapping[str, Problem] | None = None,
+        left_out: LeftOut = NOTHING_LEFT_OUT,
     ) -> None:
         self.prompt = prompt
         self.rules = rules
@@ -255,6 +278,7 @@ class _Walk:
         self.cast: dict[str, dict[str, Any]] = {}
         self._excuses = excuses
         self._misfits = misfits or {}
+        self._unused = left_out.links
         self._max_listed = max_listed
         self._num_problems = 0
         self._open: dict[str, int] = {}  # the nodes being looked at, each with its place in the stack
@@ -345,7 +369,8 @@ class _Walk:
                 if spec.section == "required":
                     self._report(frame, missing(spec))
             elif isinstance(value, list):
-                self._check_link(frame, spec, value, linked_types, via)
+                if (node.id, spec.name) not in self._unused:
+                    self._check_link(frame, spec, value, linked_types, via)
             else:
                 self._check_value(frame, spec, value, is_checked=replaces is not None and replaces.takes(spec.name))
         self._check_undeclared_links(frame, rules, via)
@@ -477,6 +502,8 @@ class _Walk:
         for node_id in self.fine:  # parents before children
             needed = bits.get(node_id, 0)
             for link in self.prompt[node_id].links:
+                if (node_id, link.input_name) in self._unused:
+                    continue
                 needed |= needs.get(link.source, 0) or bits.get(link.source, 0)  # the latter: it closes a cycle
             needs[node_id] = needed
         dependent: list[list[str]] = [[] for _ in bits]

@@ -25,10 +25,11 @@ from functools import cached_property
 from typing import Any, Final, Protocol
 
 from darkroom.contract.errors import PromptRejected
-from darkroom.contract.graph.facts import Facts, NodeFacts
+from darkroom.contract.graph.facts import FACTS_KEY, NO_FACTS, Facts, NodeFacts
 from darkroom.contract.graph.loops import MAX_ITERATIONS, NO_LOOPS, FoundLoops, find_loops, iterations_of
 from darkroom.contract.graph.model_inputs import NETWORK_FOLDERS, ModelInputs
 from darkroom.contract.graph.prompt import is_link, parse_prompt
+from darkroom.contract.graph.switches import find_left_out, inputs_of
 from darkroom.contract.unit import UNIT_PASSES, UNIT_PIXELS, UNIT_SIDE_PX, UNIT_STEPS, UNIT_WORKLOAD
 
 JsonObject = Mapping[str, object]
@@ -98,13 +99,20 @@ class ModelFile:
 
 
 class PromptGraph:
-    """Nodes, links and classes of a prompt in ComfyUI's API form; `object_info` declares the classes, where known."""
+    """Nodes, links and classes of a prompt in ComfyUI's API form; `object_info` declares the classes, where known.
+
+    Links that no switch follows are not among its inputs and links, and `left_out` are the nodes that do not run for it
+    (`switches.py`); for an engine that checks these as ComfyUI does, there are none.
+    """
 
     def __init__(self, prompt: JsonObject, object_info: JsonObject | None = None) -> None:
         self.prompt = prompt
         self.object_info: JsonObject = object_info or {}
         self.facts = Facts(object_info)
         self._model_inputs = ModelInputs(self.facts, self.object_info)
+        self._unused: dict[str, set[str]] = {}  # inputs with such links, by node
+        self._chosen: Mapping[str, str] = {}  # input that a switch follows, by node
+        self.left_out = self._find_left_out()
         self._numbers: dict[str, float | None] = {}  # values of primitive nodes
 
     def class_of(self, node_id: str) -> str:
@@ -112,7 +120,14 @@ class PromptGraph:
         return str(object_of(self.prompt.get(node_id)).get("class_type") or "")
 
     def inputs(self, node_id: str | None) -> JsonObject:
-        return object_of(object_of(self.prompt.get(node_id or "")).get("inputs"))
+        inputs = object_of(object_of(self.prompt.get(node_id or "")).get("inputs"))
+        unused = self._unused.get(node_id or "")
+        return inputs if not unused else {name: value for name, value in inputs.items() if name not in unused}
+
+    @property
+    def node_ids(self) -> Iterator[str]:
+        """The nodes that a switch does not leave out, in the prompt's order."""
+        return (node_id for node_id in self.prompt if node_id not in self.left_out)
 
     def declared(self, node_id: str) -> JsonObject:
         """Return the entry of a node's class in `/object_info`, empty for an undeclared class."""
@@ -135,7 +150,7 @@ class PromptGraph:
     @cached_property
     def model_files(self) -> tuple[ModelFile, ...]:
         """The model files of denoising networks that the prompt names, each once."""
-        found = map(self.loaded_by, self.prompt)
+        found = map(self.loaded_by, self.node_ids)
         return tuple(dict.fromkeys(file for file in found if file is not None))
 
     def linked(self, value: object) -> str | None:
@@ -162,7 +177,7 @@ class PromptGraph:
     def below(self, root: str) -> frozenset[str]:
         """Return the nodes that depend on a node."""
         users: dict[str, list[str]] = {}
-        for node_id in self.prompt:
+        for node_id in self.node_ids:
             for source in self.sources(node_id):
                 users.setdefault(source, []).append(node_id)
         return _reached(users.get(root, ()), lambda node_id: users.get(node_id, ()))
@@ -171,6 +186,29 @@ class PromptGraph:
         """Return the nodes that an output node needs, directly or not; the others do not run."""
         needed = self.needed_by(node_id for node_id in self.prompt if self.is_output(node_id))
         return {node_id: node for node_id, node in self.prompt.items() if node_id in needed}
+
+    def possible_part(self) -> dict[str, object]:
+        """Return the nodes that a switch does not leave out."""
+        return {node_id: self.prompt[node_id] for node_id in self.node_ids}
+
+    def _find_left_out(self) -> frozenset[str]:
+        """Return the nodes that switches leave out, and note the links to them."""
+        classes = {self.class_of(node_id) for node_id in self.prompt}
+        if not any(self._switch_facts(name).chosen_by for name in classes):
+            return frozenset()
+        outputs = {node_id for node_id in self.prompt if self.is_output(node_id)}
+        found = find_left_out(
+            inputs_of(self.prompt), lambda node_id: self._switch_facts(self.class_of(node_id)), outputs
+        )
+        for node_id, name in found.links:
+            self._unused.setdefault(node_id, set()).add(name)
+        self._chosen = found.chosen
+        return found.nodes
+
+    def _switch_facts(self, class_type: str) -> NodeFacts:
+        """Return the facts of a class that leave out nodes; none for an engine that does not report its facts."""
+        declared = object_of(self.object_info.get(class_type))
+        return self.facts.of(class_type) if not self.object_info or FACTS_KEY in declared else NO_FACTS
 
     def types_of(self, node_id: str) -> list[object] | None:
         """Return the types of a node's outputs; None for an undeclared class."""
@@ -198,7 +236,7 @@ class PromptGraph:
                 break
             passed[node_id] = None
             inputs = self.inputs(node_id)
-            name = next((name for name in PRIMITIVE_INPUTS if name in inputs), None)
+            name = self._chosen.get(node_id) or next((name for name in PRIMITIVE_INPUTS if name in inputs), None)
             value = inputs[name] if name is not None else next(iter(inputs.values())) if len(inputs) == 1 else None
         number = _finite(value)
         self._numbers.update(dict.fromkeys(passed, number))
@@ -352,7 +390,7 @@ class PromptWork:
     @cached_property
     def sizes(self) -> Mapping[str, Size]:
         """The size of every node's output, in the prompt's order."""
-        return {node_id: self.size_of(node_id) for node_id in self.graph.prompt}
+        return {node_id: self.size_of(node_id) for node_id in self.graph.node_ids}
 
     def size_of(self, node_id: str) -> Size:
         """Return the size of a node's output."""
@@ -362,7 +400,7 @@ class PromptWork:
     @cached_property
     def samplings(self) -> tuple[Sampling, ...]:
         """The nodes that sample, in the prompt's order: they return an image or latent, and take steps or sigmas."""
-        found = (self._sampling(node_id) for node_id in self.graph.prompt)
+        found = (self._sampling(node_id) for node_id in self.graph.node_ids)
         return tuple(item for item in found if item is not None)
 
     @property
@@ -388,7 +426,7 @@ class PromptWork:
 
     def video_lengths(self) -> Iterator[VideoLength]:
         """Yield the length of the video of every node that takes images and a frame rate."""
-        for node_id in self.graph.prompt:
+        for node_id in self.graph.node_ids:
             inputs = self.graph.inputs(node_id)
             field = next((name for name in RATE_INPUTS if name in inputs), None)
             rate = self.graph.number(inputs[field]) if field is not None else None

@@ -191,6 +191,9 @@ class Combo(Choice):
 class OpenCombo(Combo):
     """`Combo` that takes other texts than its values too."""
 
+    def facts(self, name: str) -> NodeFacts:
+        return NodeFacts(open=(name,))
+
 
 @dataclass(frozen=True)
 class ModelFile(Widget):

@@ -41,6 +41,7 @@ from darkroom.engine.runtime.request import RunRequest, RunResult
 from darkroom.engine.runtime.run_graph import RunGraph
 from darkroom.engine.runtime.run_report import DependencyCycleError, RunReport, now_ms
 from darkroom.engine.runtime.run_services import RunServices
+from darkroom.engine.runtime.running_part import running_part
 
 # What ends a process or a task; from a node's own code (a command line's parser, a cancelled request) it is a failure.
 NO_ERRORS = (SystemExit, KeyboardInterrupt, asyncio.CancelledError)
@@ -91,8 +92,9 @@ class _Run:
         self.emit = on_event
         self.files = files
         self.prompt_id = request.prompt_id
+        self.running = running_part(request, services.find_class)
         self.graph = RunGraph(
-            DynamicPrompt(request.prompt),
+            DynamicPrompt(request.prompt, self.running),
             request.extra_data,
             services.find_class,
             services.environment,
@@ -120,7 +122,7 @@ class _Run:
         self.emit(RunStarted(self.prompt_id, now_ms()))
         node_id = next(iter(self.request.prompt), "")
         try:
-            node_ids = list(self.request.prompt)
+            node_ids = list(self.running)
             known = await self.graph.begin(node_ids, self.services.file_is_there, self.request.passing)
             self.emit(NodesCached(self.prompt_id, known, now_ms()))
             for node_id in known:

@@ -346,7 +346,9 @@ async def price_of(services: Services, work: PromptWork, engine: EngineClient, p
     families = await engine.facts.known_families_of(files)
     if page is not None and len(families) < len(files):
         known = await engine.facts.known_families()
-        needs = await off_loop(True, services.models.needs, uses_in_prompt(graph.prompt), graph.object_info, page)
+        needs = await off_loop(
+            True, services.models.needs, uses_in_prompt(graph.possible_part()), graph.object_info, page
+        )
         families = {**families_of_missing(files, needs, known), **families}
     return await off_loop(is_large, priced, work, families)
 

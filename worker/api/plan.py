@@ -124,11 +124,13 @@ async def _checked(
     except RequestRejected as rejected:
         problems += rejected.problems
     else:
+        work = await off_loop(needs_thread(prompt), PromptWork, prompt, await engine.known_object_info())
+        left_out = work.graph.left_out
+        needs, uses = needs.without(left_out), [use for use in uses if use.id not in left_out]
         planned = await off_loop(needs_thread(prompt), services.inputs.plan, prompt, object_info)
         names = [item.model.name for item in needs.missing]
         with _noting(problems):
             await engine.check(planned.prompt, (*planned.pending_files, *names))
-        work = PromptWork(prompt, await engine.known_object_info())
         with _noting(limits):
             await services.prompt_rules.check(work)
         inputs = missing_inputs(problems, prompt, object_info)

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from darkroom.contract.graph.work import PromptWork
+from darkroom.contract.graph.work import PromptGraph, PromptWork
 from darkroom.modifiers.modifier import ModificationsRejected
 from darkroom.modifiers.registry import ModifierRegistry, ModifierUnusable, UnknownModifier
 from darkroom.worker.api.asset_references import fields_with_assets
@@ -111,7 +111,7 @@ def _explained(prompt: JsonObject, object_info: JsonObject, found: FoundProblems
     """Return the refusal of a prompt in a worker's words, by the models that every worker knows."""
     refused = RequestRejected(with_hints(found.listed, object_info), num_unlisted=found.num_unlisted)
     manifest = built_in_manifest()
-    needs = find_needs(uses_in_prompt(prompt), object_info, manifest)
+    needs = find_needs(uses_in_prompt(PromptGraph(prompt, object_info).possible_part()), object_info, manifest)
     return explained(refused, prompt, object_info, needs, manifest)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from darkroom.contract.graph.facts import Facts
+from darkroom.contract.graph.work import PromptGraph
 from darkroom.worker.json.values import JsonObject, object_at
 from darkroom.worker.media.kinds import Media
 
@@ -46,7 +47,8 @@ class Reference:
 def find_references(prompt: JsonObject, object_info: JsonObject) -> list[Reference]:
     """Find every reference, in the prompt's order.
 
-    Malformed nodes and unknown classes are skipped; the graph check reports them.
+    Malformed nodes and unknown classes are skipped; the graph check reports them. So are files elsewhere that only
+    nodes name which a switch leaves out: they are not fetched.
     """
     found, facts = [], Facts(object_info)
     for node_id, node in prompt.items():
@@ -58,7 +60,8 @@ def find_references(prompt: JsonObject, object_info: JsonObject) -> list[Referen
             media = media_of(object_info, facts, class_type, input_name) if source else None
             if source and media:
                 found.append(Reference(str(node_id), str(input_name), class_type, source, media, value))
-    return found
+    left_out = PromptGraph(prompt, object_info).left_out if found else ()
+    return [item for item in found if item.source in INLINE or item.node_id not in left_out]
 
 
 def find_named(prompt: JsonObject, names: Collection[str], object_info: JsonObject) -> list[Reference]:

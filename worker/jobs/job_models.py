@@ -123,7 +123,8 @@ class JobModels:
         manifest = self.library.manifest
 
         def with_needs() -> RequestRejected:
-            needs = self.needs(uses_in_prompt(prompt), object_info, page)
+            uses = uses_in_prompt(PromptGraph(prompt, object_info).possible_part())
+            needs = self.needs(uses, object_info, page)
             return explained(rejected, prompt, object_info, needs, manifest)
 
         return await asyncio.to_thread(with_needs)

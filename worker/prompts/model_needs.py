@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import PurePosixPath
@@ -53,6 +53,13 @@ class ModelNeeds:
 
     named: tuple[NamedModel, ...] = ()
     missing: tuple[MissingModel, ...] = field(default=())
+
+    def without(self, node_ids: Collection[str]) -> ModelNeeds:
+        """Return the files that other nodes than these name."""
+        if not node_ids:
+            return self
+        named = tuple(item for item in self.named if item.node_id not in node_ids)
+        return ModelNeeds(named, tuple(item for item in self.missing if item.model.node_id not in node_ids))
 
     def to_fetch(self) -> dict[str, MissingModel]:
         """Return the missing files that have a source, by place below `models/`."""

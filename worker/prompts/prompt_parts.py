@@ -150,7 +150,7 @@ def _by_outputs(
 
 def _by_batch(graph: _Graph, work: PromptWork, targets: list[str], max_parts: int) -> PromptSplit:
     """Cut the one batch of a prompt into parts of about the same number of items."""
-    batches = [node_id for node_id in graph.prompt if _batch_of(graph, node_id) > 1]
+    batches = [node_id for node_id in graph.node_ids if _batch_of(graph, node_id) > 1]
     if len(batches) != 1:
         return PromptSplit(reason=f"several batches: {batches}" if batches else "one sampling without a batch")
     creator = batches[0]

@@ -21,6 +21,8 @@ from darkroom.engine.events import (
     RunFailed,
     RunInterrupted,
 )
+from darkroom.engine.nodes.library.basic.logic import comfy_switch_node
+from darkroom.engine.nodes.library.basic.primitives import primitive_boolean
 from darkroom.engine.runtime.cache.classic import ClassicCache
 from darkroom.engine.runtime.cache.lru import LruCache
 from darkroom.engine.runtime.cache.none import NoCache
@@ -155,6 +157,25 @@ def test_only_the_lazy_input_that_is_needed_runs(bench: Bench, calls: Calls) -> 
     }
     assert shown(bench, prompt, "4") == {"4": [2]}
     assert calls == ["2", "3", "4"]
+
+
+def test_a_branch_that_a_switch_leaves_out_may_be_anything(tmp_path: Path, calls: Calls) -> None:
+    bench = Bench(tmp_path, (*small_nodes(calls), comfy_switch_node, primitive_boolean))
+
+    def switched(unused: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "1": node("Number", value=1),
+            "2": unused,
+            "3": node("PrimitiveBoolean", value=True),
+            "4": node("ComfySwitchNode", switch=["3", 0], on_false=["2", 0], on_true=["1", 0]),
+            "5": node("Show", a=["4", 0]),
+        }
+
+    assert shown(bench, switched(node("NoSuchClass", a=["1", 0])), "5") == {"5": [1]}
+    assert calls == ["1", "5"]
+    again = bench.run(switched(node("Number", value=9)), "5")  # what does not run changes no result
+    assert again.outputs == {"5": {"number": [1]}}
+    assert calls == ["1", "5"]
 
 
 def test_a_blocked_node_does_not_run_and_nothing_is_said(bench: Bench, calls: Calls) -> None:

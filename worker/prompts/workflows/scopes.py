@@ -19,9 +19,11 @@ from darkroom.worker.prompts.workflows.expansion import Expansion
 from darkroom.worker.prompts.workflows.group_nodes import GroupDefinition, graph_of_group, group_name
 from darkroom.worker.prompts.workflows.page_graph import (
     BYPASS,
+    INPUT_NODE,
     NEVER,
     PageGraph,
     PageNode,
+    Slot,
     definitions_in,
     groups_in,
     read_graph,
@@ -71,6 +73,11 @@ class Scope:
     def mode_of(self, node: PageNode) -> int:
         """Return the mode of a node, or that of the sub-graph around it if it does not run at all."""
         return self.mode if self.mode in (NEVER, BYPASS) else node.mode
+
+    def is_promoted(self, slot: Slot) -> bool:
+        """Return True for an input of a node that is one of the sub-graph's own inputs."""
+        link = None if slot.link is None or self.host is None else self.graph.links.get(slot.link)
+        return link is not None and link.origin_id == INPUT_NODE
 
     def around(self) -> Iterator[Scope]:
         """Yield this scope and those around it, the innermost first."""

@@ -1,7 +1,7 @@
 """Conversion of a workflow that ComfyUI's page saved into a prompt in API format. Pure.
 
 The page itself makes a prompt of what it shows; this does so from the file and the engine's node declarations. What a
-file cannot tell without a pack's script is refused, every such node at once.
+file cannot tell without a pack's script is refused, every such node at once, but for nodes that a switch leaves out.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from darkroom.contract.graph.facts import Facts
+from darkroom.contract.graph.work import PromptGraph
 from darkroom.worker.errors import Problem, RequestRejected
 from darkroom.worker.json.values import JsonObject
 from darkroom.worker.prompts.workflows.declarations import Declarations
@@ -35,20 +36,20 @@ def to_prompt(
     """
     expansion = Expansion(max_nodes)
     page = Unfolding(document, object_info, expansion).unfold()
-    return _Conversion(
-        page, Declarations(object_info), Facts(object_info), choose, expansion, LinkSources(expansion)
-    ).run()
+    return _Conversion(page, object_info, choose, expansion).run()
 
 
 @dataclass
 class _Conversion:
     page: Scope
-    declarations: Declarations
-    facts: Facts
+    object_info: JsonObject
     choose: Callable[[int], int]
     expansion: Expansion
-    sources: LinkSources
     problems: list[Problem] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.declarations, self.facts = Declarations(self.object_info), Facts(self.object_info)
+        self.sources = LinkSources(self.expansion)
 
     def run(self) -> dict[str, Any]:
         prompt: dict[str, Any] = {}
@@ -61,15 +62,20 @@ class _Conversion:
                     node_id = scope.id_of(node)
                     self._count(node_id, converted["inputs"])
                     prompt[node_id], nodes[node_id] = converted, node
-        if self.problems:
-            raise RequestRejected(self.problems)
         for entry in prompt.values():
             inputs = entry["inputs"]
             entry["inputs"] = {name: _plain(value) for name, value in inputs.items() if _is_there(value, prompt)}
         self._fill_names(prompt, nodes)
-        if self.problems:
-            raise RequestRejected(self.problems)
+        self._raise_problems(prompt)
         return prompt
+
+    def _raise_problems(self, prompt: JsonObject) -> None:
+        """Raise RequestRejected with the problems of nodes that may run, if there are any."""
+        if self.problems:
+            left_out = PromptGraph(prompt, self.object_info).left_out
+            problems = [problem for problem in self.problems if problem.node_id not in left_out]
+            if problems:
+                raise RequestRejected(problems)
 
     def _count(self, node_id: str, inputs: Mapping[str, Any]) -> None:
         """Count what a node adds to the prompt. Raises RequestRejected at a limit."""
@@ -86,31 +92,45 @@ class _Conversion:
         self.expansion.add_bytes(num_bytes)
 
     def _node(self, scope: Scope, node: PageNode) -> dict[str, Any] | None:
-        """Return a node in API format, its links as Source; None for one without effect and for one with a problem."""
+        """Return a node in API format, its links as Source; None for one without effect.
+
+        One that cannot be converted has its links alone, and its problem among those of the conversion.
+        """
         spec = self.declarations.find(node.type)
         script = SCRIPTED.get(node.type) or (RECORDED if self.facts.of(node.type).recorded else None)
         if script is not None:
-            self._refuse(scope, node, f"{node.type}: needs {script}", "needs_script")
-            return None
+            return self._refused(scope, node, f"needs {script}", "needs_script")
         if spec is None:
-            if _is_linked(node):
-                self._refuse(scope, node, f"{node.type}: unknown node class", "unknown_class")
-            return None
+            is_shown_only = not _is_linked(node)
+            return None if is_shown_only else self._refused(scope, node, "unknown node class", "unknown_class")
         try:
-            inputs = read_values(spec, node)
+            inputs = read_values(spec, node, self.facts.of(node.type).page_values)
         except ScriptedWidgets:
-            self._refuse(scope, node, f"{node.type}: has widgets that only its pack's script reads", "needs_script")
-            return None
+            words = "has widgets that only its pack's script reads"
+            return self._refused(scope, node, words, "needs_script")
         inputs |= {name: scope.settings[node.id, name] for name in inputs if (node.id, name) in scope.settings}
-        for index, slot in enumerate(node.inputs):
-            source = self.sources.of(scope, node, index)
-            if source is not None:
-                inputs[slot.name] = source.value if isinstance(source, Constant) else source
+        promoted = self._link(scope, node, inputs)
         for item in spec.inputs:
             text = inputs.get(item.name)
-            if isinstance(text, str) and item.options.get("dynamicPrompts"):
+            if isinstance(text, str) and item.options.get("dynamicPrompts") and item.name not in promoted:
                 inputs[item.name] = self._chosen(scope, node, item.name, text)
-        return {"class_type": node.type, "inputs": inputs, "_meta": {"title": node.title}}
+        return _entry(node, inputs)
+
+    def _link(self, scope: Scope, node: PageNode, inputs: dict[str, Any]) -> set[str]:
+        """Set the inputs that are linked; return those whose widget the use of a sub-graph shows in their place.
+
+        Of such a widget the page takes the text as it is, without choosing among alternatives.
+        """
+        promoted: set[str] = set()
+        for index, slot in enumerate(node.inputs):
+            source = self.sources.of(scope, node, index)
+            if scope.is_promoted(slot):
+                promoted.add(slot.name)
+            if isinstance(source, Constant):
+                inputs[slot.name] = source.value
+            elif source is not None:
+                inputs[slot.name] = source
+        return promoted
 
     def _chosen(self, scope: Scope, node: PageNode, name: str, text: str) -> str:
         """Return a prompt with one of each set of alternatives."""
@@ -139,10 +159,18 @@ class _Conversion:
                     Problem(str(refused), NAMED_FILE, node_id, kind, "invalid_filename_prefix", allowed)
                 )
 
-    def _refuse(self, scope: Scope, node: PageNode, message: str, kind: str) -> None:
+    def _refused(self, scope: Scope, node: PageNode, words: str, kind: str) -> dict[str, Any]:
+        """Note the problem of a node that cannot be converted; return its links."""
         allowed = "a prompt in API format, which the page exports" if kind == "needs_script" else None
         field = "input.workflow_json"
-        self.problems.append(Problem(message, field, scope.id_of(node), node.type, kind, allowed))
+        self.problems.append(Problem(f"{node.type}: {words}", field, scope.id_of(node), node.type, kind, allowed))
+        inputs: dict[str, Any] = {}
+        self._link(scope, node, inputs)
+        return _entry(node, inputs)
+
+
+def _entry(node: PageNode, inputs: dict[str, Any]) -> dict[str, Any]:
+    return {"class_type": node.type, "inputs": inputs, "_meta": {"title": node.title}}
 
 
 def _is_linked(node: PageNode) -> bool:

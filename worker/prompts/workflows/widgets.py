@@ -7,6 +7,7 @@ button that uploads a file. An input that is linked keeps the place of its widge
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
@@ -15,9 +16,13 @@ from darkroom.contract.graph.object_info import read_input, read_spec
 from darkroom.contract.graph.spec import DYNAMIC_COMBO, GROWING, InputSpec, NodeSpec, Section
 from darkroom.worker.json.values import JsonObject, object_at
 from darkroom.worker.prompts.workflows.page_graph import PageNode
+from darkroom.worker.prompts.workflows.view_states import VIEW, view_state
 
 WIDGET_TYPES: Final = frozenset(
-    {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COLOR", "MARKDOWN", "TEXTAREA", "BOUNDING_BOX", "CURVE", "RANGE"}
+    {
+        *("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COLOR", "MARKDOWN", "TEXTAREA", "BOUNDING_BOX", "CURVE"),
+        *("RANGE", VIEW),
+    }
 )
 CONTROLS: Final = frozenset({"fixed", "increment", "increment-wrap", "decrement", "randomize"})
 SEED_NAMES: Final = frozenset({"seed", "noise_seed"})
@@ -51,8 +56,10 @@ def read_class(class_type: str, object_info: JsonObject) -> NodeSpec | None:
     return read_spec(class_type, declared) if isinstance(declared, Mapping) else None
 
 
-def read_values(spec: NodeSpec, node: PageNode) -> dict[str, Any]:
+def read_values(spec: NodeSpec, node: PageNode, added: Sequence[str] = ()) -> dict[str, Any]:
     """Return the values of a node's widgets by name, defaults for those that the file lacks.
+
+    `added` are widgets that the page adds behind the declared ones, as facts of classes name them.
 
     Raises ScriptedWidgets for values that no declared input takes and that only a script reads.
     """
@@ -60,13 +67,13 @@ def read_values(spec: NodeSpec, node: PageNode) -> dict[str, Any]:
         return _named_values(spec, node, node.values)
     if node.value_names:
         by_name = _TakenByName(dict(zip(node.value_names, node.values, strict=True)))
-        found = _take_all(spec, node, by_name)
+        found = _take_all(spec, node, by_name, added)
         if not by_name.lacks_names:  # else the class has other names than the one that saved the file
             return found
-    return _take_all(spec, node, _Taken(_without_forced(spec, node, node.values)))
+    return _take_all(spec, node, _Taken(_without_forced(spec, node, node.values)), added)
 
 
-def _take_all(spec: NodeSpec, node: PageNode, taken: _Taken) -> dict[str, Any]:
+def _take_all(spec: NodeSpec, node: PageNode, taken: _Taken, added: Sequence[str]) -> dict[str, Any]:
     """Take the values of all inputs. Raises ScriptedWidgets."""
     found: dict[str, Any] = {}
     for section in ("required", "optional"):
@@ -75,6 +82,7 @@ def _take_all(spec: NodeSpec, node: PageNode, taken: _Taken) -> dict[str, Any]:
                 _take(item, node, taken, found)
         if section == "required":
             taken.skip_upload(spec)
+    found |= taken.take_added(added)
     if any(isinstance(value, dict | list) and value for value in taken.rest()) and not is_core(spec):
         raise ScriptedWidgets
     return found
@@ -115,6 +123,15 @@ class _Taken:
         self._next += 1
         return default_of(item) if not found or found[0] is None else found[0]
 
+    def take_added(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the values of widgets behind the declared ones: one for each name, all others for one with a `#`."""
+        found: dict[str, Any] = {}
+        for name in names:
+            rest = self._ahead(len(self._values) if name.endswith("#") else 1)
+            self._next += len(rest)
+            found |= {name.replace("#", str(number)): value for number, value in enumerate(rest, start=1)}
+        return found
+
     def _ahead(self, num_values: int) -> Sequence[Any]:
         """Return the next values, fewer at the end."""
         return self._values[self._next : self._next + num_values]
@@ -153,6 +170,11 @@ class _TakenByName(_Taken):
         value = self._by_name.pop(name, None)
         return default_of(item) if value is None else value
 
+    def take_added(self, names: Sequence[str]) -> dict[str, Any]:
+        patterns = [re.compile(re.escape(name).replace(r"\#", r"\d{1,4}")) for name in names]
+        found = [name for name in self._by_name if any(pattern.fullmatch(name) for pattern in patterns)]
+        return {name: self._by_name.pop(name) for name in found}
+
     def skip_control(self, *, has_filter: bool) -> None:
         """Leave the control, which has a name of its own."""
 
@@ -171,6 +193,8 @@ def _take(item: InputSpec, node: PageNode, taken: _Taken, found: dict[str, Any],
     if not is_widget(InputSpec(name, item.type, item.options, item.section), node):
         return
     found[name] = value = taken.take(item, name)
+    if item.type == VIEW:
+        found[name] = view_state(value, node.properties)
     if has_control(item):
         taken.skip_control(has_filter=item.choices is not None)
     if item.type == DYNAMIC_COMBO:

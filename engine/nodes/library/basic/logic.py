@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.nodes.base import Field, Flag, Growing, Lazy, Matched, NodeContext, OpenCombo, Out, Socket, node
 from darkroom.engine.nodes.sockets import ANY, BOOLEAN, STRING
 
@@ -13,6 +14,7 @@ VERSION = "0.30.0"
 CATEGORY = "utilities/logic"
 MAX_VALUES = 10
 
+SWITCH = NodeFacts(chosen_by="switch", alternatives={"true": "on_true", "false": "on_false"})
 SWITCHED = Matched("COMFY_MATCHTYPE_V3", template="switch")
 Values = Annotated[Mapping[str, Any], Growing(item=Field("value", Socket("*")), prefix="value", min=1, max=MAX_VALUES)]
 
@@ -22,7 +24,7 @@ def _wanted_side(switch: object = None, **_: object) -> tuple[str, ...]:
 
 
 @node("ComfySwitchNode", display_name="If/Else Switch", category=CATEGORY, python_module=MODULE, needs=_wanted_side,
-      experimental=True, comfyui_version=VERSION)  # fmt: skip
+      experimental=True, comfyui_version=VERSION, facts=SWITCH)  # fmt: skip
 def comfy_switch_node(
     context: NodeContext,
     *,
@@ -35,7 +37,7 @@ def comfy_switch_node(
 
 
 @node("CustomCombo", display_name="Custom Combo", category="utilities", python_module=MODULE, takes_any_value=True,
-      experimental=True, comfyui_version=VERSION)  # fmt: skip
+      experimental=True, comfyui_version=VERSION, facts=NodeFacts(page_values=("index", "option#")))  # fmt: skip
 def custom_combo(
     context: NodeContext, *, choice: Annotated[str, OpenCombo()], **others: object
 ) -> tuple[STRING, Annotated[object, Socket("INT"), Out("INDEX")]]:

@@ -6,6 +6,7 @@ import json
 import sys
 from typing import Annotated
 
+from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.nodes.base import Flag, Float, Int, NodeContext, NodeOutput, Socket, Text, node
 from darkroom.engine.nodes.sockets import ANY, BOOLEAN, FLOAT, INT, STRING
 
@@ -45,7 +46,8 @@ def primitive_float(
     return value
 
 
-@node("PrimitiveBoolean", display_name="Boolean", category=CATEGORY, python_module=MODULE)
+@node("PrimitiveBoolean", display_name="Boolean", category=CATEGORY, python_module=MODULE,
+      facts=NodeFacts(gives="value"))  # fmt: skip
 def primitive_boolean(context: NodeContext, *, value: Annotated[bool, Flag()]) -> BOOLEAN:
     return value
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from darkroom.contract.graph.facts import FACTS_KEY
+
 Json = dict[str, Any]
 
 
@@ -39,6 +41,11 @@ OBJECT_INFO: Json = {
     "Save": declared([], filename_prefix=["STRING", {"default": "out"}], images=["IMAGE,LATENT"]),
     "Pack": declared(["MODEL"], "custom_nodes.pack", model=["MODEL"]),
     "Named": declared(["INT"], "custom_nodes.pack", rate=["INT", {"default": 8}], kind=[["a", "b"], {}]),
+    "Switch": declared(["*"], switch=["BOOLEAN", {}], on_false=["*", {"lazy": True}], on_true=["*", {"lazy": True}])
+    | {FACTS_KEY: {"chosen_by": "switch", "alternatives": {"true": "on_true", "false": "on_false"}}},
+    "Options": declared(["STRING", "INT"], choice=["COMBO", {"options": []}])
+    | {FACTS_KEY: {"open": ["choice"], "page_values": ["index", "option#"]}},
+    "View": declared([], model=["FILE_3D"], view=["LOAD_3D", {}], side=["INT", {"default": 512}]),
     "Forced": declared(["INT"], value=["INT", {"forceInput": True}], other=["INT", {"default": 3}]),
 }
 

@@ -158,6 +158,57 @@ def test_what_needs_a_script_or_an_unknown_class_is_refused_all_at_once() -> Non
     assert all(problem["field"] == "input.workflow_json" and problem["class_type"] for problem in problems)
 
 
+def test_what_cannot_be_converted_may_stand_in_a_branch_that_a_switch_leaves_out() -> None:
+    def switched(switch: bool) -> Json:
+        slots = [("on_false", "*", 2, None), ("on_true", "*", 1, None)]
+        return page(
+            LOADER,
+            node(2, "Missing", [1, 2], inputs=[("model", "MODEL", 1, None)], outputs=["MODEL"]),
+            node(3, "Switch", [switch], inputs=slots, outputs=["*"]),
+            node(4, "Model", [0.5], inputs=[("model", "MODEL", 3, None)], outputs=["MODEL"]),
+            links=[[1, 1, 0, 2, 0, "*"], [2, 2, 0, 3, 0, "*"], [3, 3, 0, 4, 0, "*"]],
+        )
+
+    found = inputs_of(switched(True))
+    assert found["2"] == {"model": ["1", 0]}
+    assert found["3"] == {"switch": True, "on_false": ["2", 0], "on_true": ["1", 0]}
+    assert [problem["node_id"] for problem in refusal_of(switched(False))] == ["2"]
+
+
+def test_a_promoted_text_has_no_alternatives() -> None:
+    """A prompt in JSON, which the use of a sub-graph gives, keeps its braces."""
+    inner = {
+        "id": "sub", "nodes": [node(2, "Text", ["{a|b}"], inputs=[("text", "STRING", 1, "text")])], "inputs": [
+            {"name": "text", "type": "STRING", "linkIds": [1]}
+        ], "outputs": [],
+        "links": [{"id": 1, "origin_id": -10, "origin_slot": 0, "target_id": 2, "target_slot": 0, "type": "STRING"}],
+    }  # fmt: skip
+    host = node(5, "sub", ["{c|d}"], inputs=[("text", "STRING", None, "text")])
+    document = page(host, node(6, "Text", ["{a|b}"]), definitions={"subgraphs": [inner]})
+    assert {node_id: inputs["text"] for node_id, inputs in inputs_of(document).items()} == {"5:2": "{c|d}", "6": "b"}
+    host["widgets_values"] = []
+    assert inputs_of(document)["5:2"]["text"] == "{a|b}"
+
+
+def test_widgets_that_the_page_adds_have_the_names_that_their_class_declares() -> None:
+    expected = {"choice": "b", "index": 1, "option1": "a", "option2": "b", "option3": ""}
+    by_order = node(1, "Options", ["b", 1, "a", "b", ""])
+    names = dict(zip(expected, expected.values(), strict=True))
+    assert inputs_of(page(by_order))["1"] == expected
+    assert inputs_of(page(by_order | {"widgets_values_named": names}))["1"] == expected
+
+
+@pytest.mark.parametrize("named", [{}, {"widgets_values_named": {"view": "", "side": 64}}])
+def test_a_3d_view_has_the_camera_of_the_file_or_the_first_one(named: Json) -> None:
+    shown = node(1, "View", ["", 64]) | named
+    found = inputs_of(page(shown))["1"]
+    assert found["side"] == 64
+    assert found["view"]["image"] == "" and found["view"]["camera_info"]["position"] == {"x": 10, "y": 10, "z": 10}
+    camera = {"position": {"x": 1}}
+    shown["properties"] = {"Camera Config": {"state": camera}}
+    assert inputs_of(page(shown))["1"]["view"]["camera_info"] == camera
+
+
 def test_a_loop_of_reroutes_is_refused() -> None:
     loop = [node(n, "Reroute", inputs=[("", "*", n, None)], outputs=["*"]) for n in (4, 5)]
     links = [[4, 5, 0, 4, 0, "*"], [5, 4, 0, 5, 0, "*"], [6, 4, 0, 9, 0, "*"]]
