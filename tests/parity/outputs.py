@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -40,6 +41,8 @@ class Comparison:
 
     measured: str
     problem: str = ""
+    difference: float = math.inf
+    """Relative L2 distance, largest difference of pixels of 1.0 or of vertices; infinite where nothing was measured."""
 
 
 def compare_outputs(
@@ -61,12 +64,18 @@ def compare_output(name: str, expected: bytes, found: bytes, tolerance: Toleranc
     if name.endswith(".glb"):
         return _compare_meshes(name, expected, found)
     if name.endswith(".txt"):
-        return Comparison(f"{name} equal", "" if expected == found else f"{name}: got {found!r}, expected {expected!r}")
+        return _compare_texts(name, expected, found)
     if name.endswith(".flac"):
         return _compare_audio(name, _audio(expected), _audio(found), tolerance.audio_rel_l2)
     if name.endswith(".exr"):
         return _compare_arrays(name, _floats(expected), _floats(found), tolerance)
     return _compare_images(name, expected, found, tolerance)
+
+
+def _compare_texts(name: str, expected: bytes, found: bytes) -> Comparison:
+    if expected == found:
+        return Comparison(f"{name} equal", difference=0.0)
+    return Comparison("", f"{name}: got {found!r}, expected {expected!r}")
 
 
 def _compare_latents(name: str, expected: bytes, found: bytes, limit: float) -> Comparison:
@@ -75,7 +84,7 @@ def _compare_latents(name: str, expected: bytes, found: bytes, limit: float) -> 
         return Comparison("", f"{name}: got shape {given.shape}, expected {wanted.shape}")
     distance = float(np.linalg.norm(wanted - given)) / max(float(np.linalg.norm(wanted)), 1e-12)
     text = f"{name} rel={distance:.2e}"
-    return Comparison(text, "" if distance <= limit else f"{text} > {limit:g}")
+    return Comparison(text, "" if distance <= limit else f"{text} > {limit:g}", distance)
 
 
 def _compare_meshes(name: str, expected: bytes, found: bytes) -> Comparison:
@@ -86,7 +95,7 @@ def _compare_meshes(name: str, expected: bytes, found: bytes) -> Comparison:
         return Comparison("", f"{name}: got {found_counts}, expected {counts} and the same triangles")
     distance = float(np.abs(wanted - given).max())
     text = f"{name} distance={distance:.2e}"
-    return Comparison(text, "" if distance <= MESH_DISTANCE else f"{text} > {MESH_DISTANCE:g}")
+    return Comparison(text, "" if distance <= MESH_DISTANCE else f"{text} > {MESH_DISTANCE:g}", distance)
 
 
 def _mesh(data: bytes) -> tuple[NDArray[np.float32], NDArray[np.uint32]]:
@@ -103,7 +112,7 @@ def _compare_audio(name: str, wanted: NDArray[np.float64], given: NDArray[np.flo
         return Comparison("", f"{name}: got {given.shape[0]} samples and channels, expected {wanted.shape[0]}")
     distance = float(np.linalg.norm(wanted - given)) / max(float(np.linalg.norm(wanted)), 1e-12)
     text = f"{name} rel={distance:.2e}"
-    return Comparison(text, "" if distance <= limit else f"{text} > {limit:g}")
+    return Comparison(text, "" if distance <= limit else f"{text} > {limit:g}", distance)
 
 
 def _compare_images(name: str, expected: bytes, found: bytes, tolerance: Tolerance) -> Comparison:
@@ -123,7 +132,8 @@ def _compare_arrays(
     mean, largest = float(difference.mean()), float(difference.max())
     text = f"{name} mean={mean:.3f} max={largest:g}"
     is_close = mean <= tolerance.png_mean and largest <= tolerance.png_max
-    return Comparison(text, "" if is_close else f"{text} > mean {tolerance.png_mean:g} max {tolerance.png_max:g}")
+    limits = f"mean {tolerance.png_mean:g} max {tolerance.png_max:g}"
+    return Comparison(text, "" if is_close else f"{text} > {limits}", largest / 255)
 
 
 def _floats(data: bytes) -> NDArray[np.float64]:

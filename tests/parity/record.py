@@ -26,7 +26,7 @@ from tests.parity.server import ComfyServer, RunFailed
 from tests.s3_server import free_ports
 
 START_SECONDS = 300.0
-FLAGS = ("--cpu", "--disable-all-custom-nodes", "--disable-auto-launch", "--disable-metadata")
+FLAGS = ("--cpu", "--disable-all-custom-nodes", "--disable-auto-launch", "--disable-metadata", "--disable-api-nodes")
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def running_comfyui(checkout: Path, python: str, base: Path, packs: Sequence[Pat
         process = subprocess.Popen(command, cwd=checkout, stdout=log, stderr=subprocess.STDOUT)
         try:
             server = ComfyServer(f"http://127.0.0.1:{port}")
-            server.wait_until_up(START_SECONDS)
+            server.wait_until_up(START_SECONDS, lambda: process.poll() is None)
             yield server
         except RunFailed as error:
             raise RunFailed(f"{error}\n{(base / 'comfyui.log').read_text()[-2000:]}") from None
@@ -52,10 +52,15 @@ def running_comfyui(checkout: Path, python: str, base: Path, packs: Sequence[Pat
             process.wait(timeout=30)
 
 
+def recorded_files(name: str, files: Mapping[str, bytes], outputs: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the files of a case with these outputs in place of its own: the workflow, a tolerance, the outputs."""
+    kept = {file: content for file, content in files.items() if EXPECTED not in file}
+    return kept | {f"{name}{EXPECTED}/{output}": content for output, content in outputs.items()}
+
+
 def recorded(workflow: Path, outputs: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the files of a case: the workflow, a tolerance that lies beside it, and these outputs."""
-    kept = {name: content for name, content in files_beside(workflow).items() if EXPECTED not in name}
-    return kept | {f"{workflow.stem}{EXPECTED}/{name}": content for name, content in outputs.items()}
+    return recorded_files(workflow.stem, files_beside(workflow), outputs)
 
 
 def main() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,16 @@ class ComfyServer:
         sent = {"image": (path.name, path.read_bytes())}
         self._http.post("/upload/image", files=sent, data={"type": "input", "overwrite": "true"}).raise_for_status()
 
-    def wait_until_up(self, seconds: float) -> None:
-        """Wait for the first answer. Raises RunFailed."""
+    def wait_until_up(self, seconds: float, is_running: Callable[[], bool] = lambda: True) -> None:
+        """Wait for the first answer while the server's process runs. Raises RunFailed."""
         until = time.monotonic() + seconds
         while True:
             try:
                 self._http.get("/system_stats").raise_for_status()
                 return
             except httpx.HTTPError as error:
-                if time.monotonic() > until:
-                    raise RunFailed(f"no answer after {seconds:g} s: {error}") from None
+                if time.monotonic() > until or not is_running():
+                    raise RunFailed(f"no answer within {seconds:g} s: {error}") from None
             time.sleep(POLL_SECONDS)
 
     def object_info(self) -> dict[str, Any]:
