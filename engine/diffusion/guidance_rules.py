@@ -28,6 +28,18 @@ def rescaled_cfg(
     return x / variance - v * sigma / variance**0.5
 
 
+def rescaled_predictions(cond: torch.Tensor, uncond: torch.Tensor, scale: float, multiplier: float) -> torch.Tensor:
+    """Bring guided predictions back to the deviation of the positive ones: the same rule for flow models.
+
+    No v is needed, as their predictions are clean latents at every noise level. The deviation of a video
+    `[B, C, T, h, w]` is that of all its frames.
+    """
+    guided = uncond + scale * (cond - uncond)
+    dims = tuple(range(1, cond.ndim))
+    rescaled = guided * (cond.std(dim=dims, keepdim=True) / guided.std(dim=dims, keepdim=True).clamp(min=1e-8))
+    return multiplier * rescaled + (1.0 - multiplier) * guided
+
+
 def perpendicular_negative(
     cond: torch.Tensor, negative: torch.Tensor, empty: torch.Tensor, negative_scale: float, scale: float
 ) -> torch.Tensor:

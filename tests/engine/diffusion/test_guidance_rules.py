@@ -33,6 +33,20 @@ def test_rescaled_guidance_keeps_the_deviation_of_the_positive_v() -> None:
     assert torch.allclose(v_of(rescaled).std(dim=(1, 2, 3)), v_of(COND).std(dim=(1, 2, 3)), rtol=1e-4)
 
 
+@pytest.mark.parametrize("shape", [SHAPE, (2, 4, 3, 8, 8)])
+def test_rescaled_predictions_keep_the_deviation_of_the_positive_ones(shape: tuple[int, ...]) -> None:
+    cond, uncond = (torch.randn(shape, generator=torch.manual_seed(seed)) for seed in range(2))
+    deviation = rules.rescaled_predictions(cond, uncond, 7.0, 1.0).flatten(1).std(dim=1)
+    assert torch.allclose(deviation, cond.flatten(1).std(dim=1), rtol=1e-4)
+    plain = uncond + 7.0 * (cond - uncond)
+    assert torch.allclose(rules.rescaled_predictions(cond, uncond, 7.0, 0.0), plain, atol=1e-4)
+    assert torch.allclose(
+        rules.rescaled_predictions(cond, uncond, 7.0, 0.5),
+        plain.lerp(rules.rescaled_predictions(cond, uncond, 7.0, 1.0), 0.5),
+        atol=1e-4,
+    )
+
+
 def test_only_the_perpendicular_part_of_the_negative_counts() -> None:
     parallel = EMPTY + 0.5 * (COND - EMPTY)
     plain = EMPTY + 3.0 * (COND - EMPTY)

@@ -12,6 +12,7 @@ from darkroom.engine.diffusion import guidance_rules as rules
 from darkroom.engine.diffusion.conditions import convert_conditioning, with_model_inputs
 from darkroom.engine.diffusion.guidance import calc_cond_batch
 from darkroom.engine.diffusion.host_levels import on_host
+from darkroom.engine.diffusion.model_sampling_variants import RectifiedFlow
 from darkroom.engine.models.model import Model
 from darkroom.engine.nodes.base import Flag, Float, Int, NodeContext, Optional, Out, node
 from darkroom.engine.nodes.sockets import CONDITIONING, LATENT_OPERATION, MODEL
@@ -52,9 +53,13 @@ def rescale_cfg(
     model: MODEL,
     multiplier: Annotated[float, Float(min=0.0, max=1.0, step=0.01)] = 0.7,
 ) -> MODEL:
+    is_flow = isinstance(model.get_model_object("model_sampling"), RectifiedFlow)
+
     def rescaled(args: Arguments) -> torch.Tensor:
         x: torch.Tensor = args["input"]
         sides = args["cond_denoised"], args["uncond_denoised"]
+        if is_flow:
+            return x - rules.rescaled_predictions(*sides, args["cond_scale"], multiplier)
         return x - rules.rescaled_cfg(x, args["sigma"], *sides, args["cond_scale"], multiplier)
 
     patched = model.clone()

@@ -197,6 +197,23 @@ PATCHES = {
 }
 
 
+def test_guidance_is_rescaled_on_predictions_where_the_model_is_a_flow(
+    context: NodeContext, inputs: dict[str, Any]
+) -> None:
+    x, cond, uncond = torch.randn(3, 1, 4, 8, 8, generator=torch.manual_seed(0))
+    arguments = {"input": x, "sigma": torch.full([1], 0.5), "cond_scale": 5.0}
+    arguments |= {"cond_denoised": cond, "uncond_denoised": uncond}
+    flow = sd3_nodes.model_sampling_sd3(context, model=inputs["model"], shift=3.0)
+    rescaled = {
+        name: guidance.rescale_cfg(context, model=model, multiplier=1.0).model_options["sampler_cfg_function"](
+            arguments
+        )
+        for name, model in (("flow", flow), ("eps", inputs["model"]))
+    }
+    assert torch.allclose((x - rescaled["flow"]).std(), cond.std(), rtol=1e-4)
+    assert not torch.allclose((x - rescaled["eps"]).std(), cond.std(), rtol=1e-2)
+
+
 def _steps(context: NodeContext, inputs: dict[str, Any], number: int, **changes: Any) -> torch.Tensor:
     sigmas = basic_scheduler(context, model=inputs["model"], scheduler="normal", steps=number)
     guider = _cfg(context, inputs, **changes)
