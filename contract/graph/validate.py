@@ -147,7 +147,8 @@ def find_problems(
     outputs = [node_id for node_id, node in prompt.items() if _is_wanted_output(node, rules, targets)]
     if not outputs:
         return Findings((), [_no_outputs()], {}, data)
-    loops = find_loops(prompt, lambda item: rules[item].facts.loop, lambda item: rules[item].is_output)
+    known = {node_id: node for node_id, node in prompt.items() if node.class_type in rules}  # others are left out
+    loops = find_loops(known, lambda item: rules[item].facts.loop, lambda item: rules[item].is_output)
     walk = _Walk(prompt, rules, excuses, misfits={**find_misfits(prompt, rules), **loops.problems}, left_out=left_out)
     for node_id in outputs:
         walk.visit(node_id)
