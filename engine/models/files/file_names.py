@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any
 
 
 class FileNames(list[str]):
@@ -13,8 +13,8 @@ class FileNames(list[str]):
         super().__init__(names)
         self.kind = kind
 
-    def __add__(self, other: Any) -> Self:
+    def __add__(self, other: Any, /) -> Any:
         return type(self)([*self, *other], self.kind)
 
-    def __radd__(self, other: Any) -> Self:
+    def __radd__(self, other: Any, /) -> Any:
         return type(self)([*other, *self], self.kind)

@@ -22,6 +22,7 @@ from darkroom.engine.engine import Engine
 from darkroom.engine.families import registry
 from darkroom.engine.families.base import ModelFamily, TensorIndex
 from darkroom.engine.formats.safetensors_file import SafetensorsFile, write_safetensors
+from darkroom.engine.formats.unfilled import unfilled
 from darkroom.engine.media.audio_files import read_audio
 from darkroom.engine.models.load import (
     LoadedCheckpoint,
@@ -45,6 +46,9 @@ from tests.parity.layout import checkpoint_shapes, weightless_denoiser
 from tests.parity.recorded import INPUTS, Case, find_cases
 
 FAMILIES = registry.families()
+VIDEO_FAMILIES = [
+    item for item in FAMILIES if any(default.frames for default in (item.default, *item.variant_defaults.values()))
+]
 SMALL_CARD_MIB = 12  # less than the networks of a small scale take
 VIDEO_CARD_MIB = 20  # the same where the VAE is one of videos, which works on more at a time
 
@@ -88,6 +92,14 @@ def saved_index(family: ModelFamily, scale: str) -> TensorIndex:
 def test_one_family_is_the_default_and_comes_first() -> None:
     assert [family.is_default for family in FAMILIES] == [True] + [False] * (len(FAMILIES) - 1)
     assert len({family.name for family in FAMILIES}) == len({family.label for family in FAMILIES}) == len(FAMILIES)
+
+
+@pytest.mark.parametrize("family", VIDEO_FAMILIES, ids=[family.name for family in VIDEO_FAMILIES])
+def test_a_family_of_videos_declares_how_many_frames_its_vae_encodes_as_one(family: ModelFamily) -> None:
+    with unfilled():
+        vae = family.vae.build(family.scales["full"].vae)
+    ratios = {item.frames_ratio for item in (family.default, *family.variant_defaults.values()) if item.frames}
+    assert ratios == {getattr(vae, "frames_ratio", 1)}
 
 
 @every_family
