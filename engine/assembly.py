@@ -45,6 +45,7 @@ from darkroom.engine.runs import Lanes, Runs
 from darkroom.engine.runtime.cache.classic import ClassicCache
 from darkroom.engine.runtime.cache.lru import LruCache
 from darkroom.engine.runtime.cache.none import NoCache
+from darkroom.engine.runtime.cache.providers import CacheProviders
 from darkroom.engine.runtime.cache.ram_pressure import RamPressureCache
 from darkroom.engine.runtime.cache.store import ResultCache
 from darkroom.engine.runtime.outputs import FileFolders, FileNumbers, RunFiles
@@ -82,6 +83,8 @@ class Owners:
     """Families of models and of model files."""
     tiny_decoders: TinyDecoders
     """Small decoders of previews."""
+    cache_providers: CacheProviders
+    """Results that packs keep outside of the engine."""
     sampling: SamplingTables
     """Samplers, schedules, and what custom nodes have put in the place of functions of sampling."""
     catalogue: Catalogue
@@ -132,6 +135,8 @@ def assemble(settings: EngineSettings, classes: Iterable[NodeClass] | None, devi
     housekeeping = Housekeeping(memory, models, preloaded, recent, tuner, caches)
     previews = Previews(settings, decoders)
     services = _run_services(settings, lanes, catalogue, environment, models, files, housekeeping, memory, previews)
+    providers = CacheProviders()
+    services = replace(services, cache_providers=providers)
     read_ahead = None if _destination(memory.facts) is Destination.RAM else folders  # it would slow computing there
     find_facts = partial(catalogue.facts, environment=environment)
     prefetch = FilePrefetch(machine_memory.available_bytes, models.files.is_loaded, read_ahead, find_facts)
@@ -152,6 +157,7 @@ def assemble(settings: EngineSettings, classes: Iterable[NodeClass] | None, devi
         files=files,
         file_families=FileFamilies(folders, answers),
         tiny_decoders=decoders,
+        cache_providers=providers,
         sampling=sampling,
         catalogue=catalogue,
         environment=environment,

@@ -67,6 +67,7 @@ class Engine:
         self.file_families = owners.file_families
         self.tiny_decoders = owners.tiny_decoders
         self.sampling = owners.sampling
+        self.cache_providers = owners.cache_providers
         self.catalogue = owners.catalogue
         self.environment: NodeEnvironment = owners.environment
         self.checks = owners.checks

@@ -19,6 +19,7 @@ from darkroom.contract.graph.spec import NodeRules, Values
 Key = bytes
 
 _PLAIN = frozenset({int, str, bool, type(None)})
+DIGEST_BYTES = 16
 _MARSHAL_FORMAT = 2  # the last one without back references, so that equal values give equal bytes
 
 
@@ -91,7 +92,7 @@ class Signatures:
             data = self._content(node, fingerprint)
         except Unhashable:
             return next(self._unique)
-        return hashlib.blake2b(data, digest_size=16).digest()
+        return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
     def _content(self, node: Node, fingerprint: object) -> bytes:
         keys = self._keys
@@ -112,8 +113,13 @@ class Signatures:
         return marshal.dumps(parts, _MARSHAL_FORMAT)
 
 
+def is_unique(key: Key) -> bool:
+    """Return True for a key that no hash gives: the result is of one node in one run alone."""
+    return len(key) != DIGEST_BYTES
+
+
 def unique_keys(prefix: bytes) -> Iterator[Key]:
-    """Yield keys that no hash gives and that never repeat under one prefix."""
+    """Yield keys that no hash gives and that never repeat under one prefix, which has not two bytes."""
     return (b"unique" + prefix + number.to_bytes(8, "big") for number in itertools.count())
 
 

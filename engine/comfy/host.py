@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from darkroom.engine.models.tiny_decoders import TinyDecoders
     from darkroom.engine.nodes.base import NodeClass, NodeEnvironment
     from darkroom.engine.nodes.catalogue import Catalogue
+    from darkroom.engine.runtime.cache.providers import CacheProviders
     from darkroom.engine.runtime.outputs import FileFolders
     from darkroom.engine.settings import EngineSettings, PreviewMethod, ResolvedSettings
 
@@ -48,6 +49,7 @@ class PackEngine(Protocol):
     catalogue: Catalogue
     sampling: SamplingTables
     models: ModelStore
+    cache_providers: CacheProviders
 
     @property
     def previews(self) -> PackPreviews: ...

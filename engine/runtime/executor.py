@@ -33,6 +33,7 @@ from darkroom.engine.events import (
 )
 from darkroom.engine.log_context import logged_as
 from darkroom.engine.nodes.base import ExecutionBlocker, NodeClass, Returned
+from darkroom.engine.runtime.cache.providers import ProvidedResults
 from darkroom.engine.runtime.cache.store import KeptWarning, NodeResult
 from darkroom.engine.runtime.mapping import merge_outputs, merge_ui
 from darkroom.engine.runtime.node_calls import NodeCalls
@@ -93,6 +94,7 @@ class _Run:
         self.files = files
         self.prompt_id = request.prompt_id
         self.running = running_part(request, services.find_class)
+        self.provided = ProvidedResults(services.cache_providers, request.prompt_id)
         self.graph = RunGraph(
             DynamicPrompt(request.prompt, self.running),
             request.extra_data,
@@ -101,6 +103,7 @@ class _Run:
             services.results,
             services.instances,
             services.signatures,
+            self.provided,
         )
         self.prompt = self.graph.prompt
         arriving = arriving_files(request.extra_data)
@@ -122,6 +125,7 @@ class _Run:
         self.emit(RunStarted(self.prompt_id, now_ms()))
         node_id = next(iter(self.request.prompt), "")
         try:
+            self.provided.begin()
             node_ids = list(self.running)
             known = await self.graph.begin(node_ids, self.services.file_is_there, self.request.passing)
             self.emit(NodesCached(self.prompt_id, known, now_ms()))
@@ -162,6 +166,7 @@ class _Run:
             return self.report.result("error")
         finally:
             await self._stop_tasks()
+            await self.provided.end()
 
     def end(self) -> RunResult:
         """Wait for the last node's files, and tell of it and of the end."""
@@ -208,6 +213,8 @@ class _Run:
         """Bring a node forward. True when it is done, False when it waits for something now."""
         ref = self.prompt.ref(node_id)
         known = self.graph.known(node_id)
+        if known is None and self._is_new_expansion(node_id) and await self.graph.find_provided(node_id):
+            known = self.graph.known(node_id)
         if known is not None:
             self.report.warnings_of(node_id)
             self.emit(OutputReady(self.prompt_id, ref, known.ui, is_cached=True))
@@ -216,6 +223,11 @@ class _Run:
         node = self.prompt.node(node_id)
         with logged_as(self.prompt_id, ref.real_node_id, node.class_type, self.report.warned.setdefault(node_id, [])):
             return await self._execute(ref, node)
+
+    def _is_new_expansion(self, node_id: str) -> bool:
+        """Return True for a node of an expansion that has not begun; the client's nodes were asked for at the start."""
+        has_begun = node_id in self.expansions or node_id in self.calls.tasks
+        return not has_begun and self.prompt.get_parent_node_id(node_id) is not None
 
     async def _execute(self, ref: NodeRef, node: Node) -> bool:
         """Bring a node forward that is not known; True when it is done."""

@@ -17,6 +17,7 @@ from darkroom.contract.graph.spec import NodeRules, Values
 from darkroom.contract.graph.validate import cast_value
 from darkroom.engine.nodes.base import NodeClass, NodeEnvironment
 from darkroom.engine.runtime.cache.instances import InstanceCache
+from darkroom.engine.runtime.cache.providers import ProvidedResults
 from darkroom.engine.runtime.cache.store import NodeResult, ResultCache
 from darkroom.engine.runtime.mapping import calls_of
 
@@ -67,6 +68,7 @@ class RunGraph:
         cache: ResultCache,
         instances: InstanceCache,
         signatures: Callable[[Callable[[str], Node | None], Callable[[str], NodeRules]], Signatures],
+        provided: ProvidedResults,
     ) -> None:
         self.prompt = prompt
         self.results: dict[str, NodeResult] = {}
@@ -75,6 +77,7 @@ class RunGraph:
         self._environment = environment
         self._cache = cache
         self._instances = instances
+        self._provided = provided
         classes = RunClasses(find_class, environment)
         self.node_class, self.rules = classes.node_class, classes.rules
         self._expanded: dict[str, NodeRules] = {}  # of the nodes with dynamic inputs
@@ -106,14 +109,27 @@ class RunGraph:
         known: list[str] = []
         for node_id in node_ids:
             result = self._cache.get(None, self._keys[node_id])
-            if result is None:
-                continue
-            if result.ui is not None and not _files_are_there(result.ui, file_is_there):
+            if result is not None and result.ui is not None and not _files_are_there(result.ui, file_is_there):
                 self._cache.drop(None, self._keys[node_id])
                 continue
-            self._take(node_id, result)
+            if result is not None:
+                self._take(node_id, result)
+            elif not await self.find_provided(node_id):
+                continue
             known.append(node_id)
         return known
+
+    async def find_provided(self, node_id: str) -> bool:
+        """Take a node's result from a provider of cached results; True where one has it."""
+        if self._provided.is_empty or self._is_passing(node_id):
+            return False
+        class_type, key = self.prompt.node(node_id).class_type, self._keys[node_id]
+        result = await self._provided.find(node_id, class_type, key)
+        if result is None or len(result.outputs) != len(self.rules(class_type).output_types):
+            return False
+        self._cache.put(self.prompt.get_parent_node_id(node_id), key, result)
+        self._take(node_id, result)
+        return True
 
     def _find_loops(self, nodes: Sequence[Node]) -> None:
         named = {node.id: node for node in nodes}
@@ -225,6 +241,8 @@ class RunGraph:
         if self._passing and self._is_passing(node_id):
             return
         self._cache.put(self.prompt.get_parent_node_id(node_id), self._keys[node_id], result)
+        if not self._provided.is_empty:
+            self._provided.store(node_id, self.prompt.node(node_id).class_type, self._keys[node_id], result)
 
     def instance(self, node: Node, node_class: NodeClass) -> object:
         group = self.prompt.get_parent_node_id(node.id)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from darkroom.contract.graph.signature import Signatures
 from darkroom.engine.events import EncodedPreview
 from darkroom.engine.nodes.base import NodeEnvironment
 from darkroom.engine.runtime.cache.instances import InstanceCache
+from darkroom.engine.runtime.cache.providers import CacheProviders
 from darkroom.engine.runtime.cache.store import ResultCache
 from darkroom.engine.runtime.outputs import RunFiles
 from darkroom.engine.runtime.run_graph import FindClass
@@ -45,7 +46,7 @@ class RunServices:
     (`NodeContext.report_preview`) into an encoded image and its media type, or None. `file_is_there` says whether a
     file that a kept result shows still exists. `alone` waits until no other run is inside of a node, or its argument
     returns True, and yields whether there was one. `hold_place` keeps the place of a run, by its prompt, for the one
-    that continues it.
+    that continues it. `cache_providers` have results that packs keep outside of the engine.
     """
 
     find_class: FindClass
@@ -65,3 +66,4 @@ class RunServices:
     alone: Callable[[Callable[[], bool]], AbstractContextManager[bool]] = no_company
     hold_place: Callable[[str], None] = lambda prompt_id: None
     embed_metadata: bool = True
+    cache_providers: CacheProviders = field(default_factory=CacheProviders)

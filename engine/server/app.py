@@ -9,6 +9,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from darkroom.engine.server import (
+    assets,
     catalogue,
     device,
     empty_installation,
@@ -69,6 +70,7 @@ def create_app(settings: EngineSettings, start: EngineStart) -> web.Application:
         [
             *v1.ROUTES,
             *jobs.ROUTES,
+            *assets.ROUTES,
             *device.ROUTES,
             *families.ROUTES,
             *memory_report.ROUTES,

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from darkroom.contract.graph.spec import ValueDict
 from darkroom.engine.server import machine
+from darkroom.engine.server.assets import HAS_ASSETS
 from darkroom.engine.server.memory_report import memory_json
 from darkroom.engine.server.services import services
 from darkroom.engine.settings import EngineSettings
@@ -22,7 +23,19 @@ NOT_MODELS = ("configs", "custom_nodes")
 
 def features(settings: EngineSettings) -> dict[str, object]:
     """Return the features that clients may rely on; also the answer to a client's feature flags."""
-    return {"supports_preview_metadata": True, "max_upload_size": round(settings.max_upload_mb * 1024 * 1024)}
+    return {
+        "supports_preview_metadata": True,
+        "supports_model_type_tags": True,
+        "max_upload_size": round(settings.max_upload_mb * 1024 * 1024),
+        "extension": {"manager": {"supports_v4": True}},  # told by ComfyUI with and without its manager
+        "node_replacements": True,
+        "assets": HAS_ASSETS,
+    }
+
+
+async def get_node_replacements(request: web.Request) -> web.Response:
+    """Answer that no class of nodes has to be replaced: those that newer ones took the place of are here."""
+    return web.json_response({})
 
 
 async def get_object_info(request: web.Request) -> web.Response:
@@ -108,4 +121,5 @@ ROUTES = (
     web.get("/experiment/models", get_model_folders),
     web.get("/system_stats", get_system_stats),
     web.get("/features", get_features),
+    web.get("/node_replacements", get_node_replacements),
 )

@@ -98,4 +98,6 @@ ROUTES = (
     web.patch("/internal/logs/subscribe", patch_log_subscription),
     web.get("/i18n", get_nothing),
     web.get("/workflow_templates", get_nothing),
+    web.get("/global_subgraphs", get_nothing),
+    web.get("/global_subgraphs/{id}", get_setting),
 )

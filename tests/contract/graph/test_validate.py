@@ -234,7 +234,7 @@ def recorded() -> list[dict[str, Any]]:
 
 
 def test_recorded_prompts_get_comfyuis_answer() -> None:
-    """The files of the recording are not here, and its release has fewer samplers: those lists come from the answers."""
+    """Files of the recording are not here, and its release has fewer samplers: these lists are as it had them."""
     info = json.loads((REFERENCE / "object_info.json").read_text("utf-8"))
     files = [
         "sd15_full.safetensors",

@@ -19,6 +19,9 @@ from tests.engine.server.conftest import Server, serving
         ("/i18n", {}),
         ("/workflow_templates", {}),
         ("/internal/logs", ""),
+        ("/global_subgraphs", {}),
+        ("/global_subgraphs/a", None),
+        ("/node_replacements", {}),
     ],
 )
 async def test_nothing_has_been_stored(server: Server, path: str, answer: object) -> None:

@@ -8,6 +8,7 @@ import torch
 
 from darkroom.engine.comfy.names.comfy_api.latest import _io as io
 from darkroom.engine.comfy.names.comfy_api.latest import _ui as ui
+from darkroom.engine.comfy.names.comfy_api.latest._caching import Caching
 from darkroom.engine.comfy.names.comfy_api.progress import ComfyAPI, ComfyAPISync
 from darkroom.engine.media.video import Audio as AudioInput
 from darkroom.engine.media.video import (
@@ -30,6 +31,7 @@ __all__ = [
     "IO",
     "UI",
     "AudioInput",
+    "Caching",
     "ComfyAPI",
     "ComfyAPISync",
     "ComfyAPI_latest",
