@@ -15,7 +15,7 @@ A built-in node is one typed function; `@node` derives its declaration from the 
 - `Annotated[Mapping[str, Any], DynamicChoice(...)]` and `Growing(...)` are inputs that depend on the prompt.
 - The return type gives the outputs: one socket type, a `tuple[...]` of them, or `None`. `Annotated[IMAGE, Out("name")]`
   names an output otherwise than its type. An output node returns a `NodeOutput`; one that also has outputs returns
-  `NodeOutput(ui, result=(...))`.
+  `NodeOutput(ui, result=(...))` and is annotated `Annotated[NodeOutput, IMAGE]`, with a `tuple[...]` for several.
 
 - `Annotated[..., Socket("IMAGE"), Lazy()]` is an input the engine computes only when `needs(**inputs)` names it.
 - `Annotated[IMAGE, Streams()]` is an input that also takes a result in pieces, a `Streamed` value, which is computed
@@ -842,7 +842,8 @@ def _parameter(class_type: str, item: inspect.Parameter, hint: object, advanced:
 def _outputs(class_type: str, hint: object) -> tuple[OutputSpec, ...]:
     if hint is None or hint is type(None) or hint is NodeOutput:
         return ()
-    items = get_args(hint) if get_origin(hint) is tuple else (hint,)
+    several = (item for item in (hint, *_markers(hint)) if get_origin(item) is tuple)
+    items = get_args(next(several, tuple[hint]))  # type: ignore[valid-type]
     return tuple(_output(class_type, item) for item in items)
 
 

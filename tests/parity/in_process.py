@@ -10,6 +10,9 @@ from tests.parity.models import write_models_of
 from tests.parity.outputs import Tolerance, compare_outputs
 from tests.parity.recorded import Case
 
+KINDS = ("images", "latents", "audio", "3d", "text")
+"""Lists of files and texts; others are for the page's own widgets."""
+
 CLOSE = Tolerance(latent_rel_l2=5e-5, png_mean=1.0, png_max=1.0)
 
 
@@ -23,7 +26,7 @@ def run_case(engine: Engine, case: Case) -> dict[str, bytes]:
     assert result.status == "success"
     found: dict[str, bytes] = {}
     for node_id, shown in result.outputs.items():
-        items = [item for kind in shown.values() for item in kind if isinstance(item, (dict, str))]
+        items = [item for kind in KINDS for item in shown.get(kind, ()) if isinstance(item, (dict, str))]
         for index, item in enumerate(items):
             if isinstance(item, str):
                 found[f"{node_id}_{index}.txt"] = item.encode()

@@ -27,6 +27,10 @@ FAST = {
         "lists_of_texts", "numbers", "text_changes", "string_format", "json_texts", "training_images", "image_lists",
         "text_overlay",
     ),
+    "media_nodes": (
+        "audio_join", "boxes", "color_transfer", "colors_and_curves", "crop_to_mask", "layers", "latent_cut_to_batch",
+        "painter", "regions", "tiles",
+    ),
 }  # fmt: skip
 
 pytestmark = pytest.mark.timeout(600)

@@ -11,7 +11,16 @@ from darkroom.worker.json.values import JsonObject
 
 TEMPORARY = "temp"
 SKIPPED_TYPES = frozenset({"preview"})  # no folder of the engine
-SKIPPED_LISTS = frozenset({"animated", "unfinished_batch"})  # flags: images are animated, a batch is not the last
+FLAGS = frozenset({"animated", "unfinished_batch"})  # images are animated, a batch is not the last
+LISTS_OF_WIDGETS = frozenset(
+    {
+        "compositor_bboxes", "compositor_inputs", "compositor_layers", "compositor_state_stale", "dims", "histogram",
+        "input_bboxes",
+    }
+)  # fmt: skip
+"""Lists that the widgets of ComfyUI's page read, of what goes into a node."""
+
+SKIPPED_LISTS = FLAGS | LISTS_OF_WIDGETS
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,11 +42,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "SaveAudioMP3": {"quality": "128k"},
     "SaveAudioOpus": {"quality": "128k"},
     "SaveText": {"format": "txt"},
+    "SaveAudioAdvanced": {"format": "mp3", "format.quality": "128k"},
     "SaveImageAdvanced": {"format": "png", "format.bit_depth": "8-bit", "format.input_color_space": "sRGB"},
 }
 TAKEN = {"PreviewAny": "*"}  # what it got, where that is not what it passes on
-COUNTS = "LoopProgress"  # passes on no value that it got
-PASSING = sorted(name for name, outputs in OUTPUTS_OF_OUTPUT_NODES.items() if outputs and name != COUNTS)
+MAKING = {"ImageCompositor", "CreateBoundingBoxes", "LoopProgress"}  # what they pass on they have made
+PASSING = sorted({class_type for class_type, outputs in OUTPUTS_OF_OUTPUT_NODES.items() if outputs} - MAKING)
 CLASSES = {item.class_type: item for item in built_in_nodes()}
 
 
