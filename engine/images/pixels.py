@@ -58,12 +58,13 @@ def crop_to_aspect(samples: torch.Tensor, width: int, height: int) -> torch.Tens
 
 
 def lanczos(samples: torch.Tensor, width: int, height: int) -> torch.Tensor:
-    """Resample [B, C, H, W], C of 3 or 4, values 0..1, by Pillow's Lanczos, through 8 bits a channel."""
+    """Resample [B, C, H, W], C of 1, 3 or 4, values 0..1, by Pillow's Lanczos, through 8 bits a channel."""
     resized = [
         from_pillow(to_pillow(image.movedim(0, -1)).resize((width, height), Image.Resampling.LANCZOS))
         for image in samples
     ]
-    return torch.stack(resized).movedim(-1, 1).to(samples.device, samples.dtype)
+    stacked = torch.stack(resized).reshape(samples.shape[0], height, width, samples.shape[1])  # greys have no C
+    return stacked.movedim(-1, 1).to(samples.device, samples.dtype)
 
 
 def bislerp(samples: torch.Tensor, width: int, height: int) -> torch.Tensor:

@@ -30,6 +30,19 @@ def test_every_method_gives_the_asked_size_and_keeps_a_flat_image_flat(method: s
     torch.testing.assert_close(resized, torch.full_like(resized, 51 / 255))
 
 
+def test_lanczos_of_one_channel_is_not_turned() -> None:
+    image = torch.zeros(2, 1, 6, 9)
+    image[:, :, :, 5:] = 1.0  # the right is white
+    result = resize(image, 18, 12, "lanczos")
+    assert result.shape == (2, 1, 12, 18)
+    assert torch.equal(result[0, 0, :, -1], torch.ones(12)) and torch.equal(result[1, 0, :, 0], torch.zeros(12))
+
+
+def test_a_side_of_no_pixels_is_refused() -> None:
+    with pytest.raises(ValueError, match="got 0x8, expected at least 1x1"):
+        resize(torch.zeros(1, 3, 4, 4), 0, 8, "bilinear")
+
+
 def test_lanczos_is_pillows() -> None:
     image = noise(1, 3, 31, 17)
     eight_bits = (image[0].movedim(0, -1).numpy() * 255).astype(np.uint8)

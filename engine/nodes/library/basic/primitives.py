@@ -6,11 +6,14 @@ import json
 import sys
 from typing import Annotated
 
+import torch
+
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.nodes.base import Flag, Float, Int, NodeContext, NodeOutput, Socket, Text, node
 from darkroom.engine.nodes.sockets import ANY, BOOLEAN, FLOAT, INT, STRING
 
 CATEGORY = "utilities/primitive"
+SHOWN_EDGE_ITEMS = 6  # of each side of a large tensor, as ComfyUI shows it
 MODULE = "comfy_extras.nodes_primitive"
 
 
@@ -74,7 +77,8 @@ def _as_text(value: object) -> str:
     try:
         return json.dumps(value, indent=4, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):  # no JSON value, or one that contains itself
-        return str(value)
+        with torch.printoptions(edgeitems=SHOWN_EDGE_ITEMS):
+            return str(value)
 
 
 NODES = (

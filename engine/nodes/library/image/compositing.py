@@ -10,7 +10,14 @@ from typing import Annotated
 import torch
 import torch.nn.functional as F
 
-from darkroom.engine.images.compositing import PORTER_DUFF_MODES, paste, porter_duff, resize_mask, same_channels
+from darkroom.engine.images.compositing import (
+    PORTER_DUFF_MODES,
+    paste,
+    porter_duff,
+    repeated,
+    resize_mask,
+    same_channels,
+)
 from darkroom.engine.images.pixels import resize_image
 from darkroom.engine.nodes.base import Combo, Flag, Int, NodeContext, Optional, node
 from darkroom.engine.nodes.sockets import IMAGE, MASK
@@ -101,11 +108,11 @@ def split_image_with_alpha(context: NodeContext, *, image: IMAGE) -> tuple[IMAGE
 def join_image_with_alpha(context: NodeContext, *, image: IMAGE, alpha: MASK) -> IMAGE:
     """Add an alpha channel from a mask (1 where transparent), resized to the image.
 
-    The shorter of the two batches sets the number of results.
+    The shorter of the two batches is repeated to the length of the other.
     """
-    count = min(len(image), len(alpha))
-    opacity = 1.0 - resize_mask(alpha, image.shape[1], image.shape[2])
-    return torch.cat((image[:count, ..., :3], opacity[:count].unsqueeze(-1)), dim=-1)
+    count = max(len(image), len(alpha))
+    opacity = repeated(1.0 - resize_mask(alpha.to(image), image.shape[1], image.shape[2]), count)
+    return torch.cat((repeated(image, count)[..., :3], opacity.unsqueeze(-1)), dim=-1)
 
 
 NODES = (image_composite_masked, porter_duff_image_composite, split_image_with_alpha, join_image_with_alpha)

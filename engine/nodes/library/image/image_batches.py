@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import torch
+import torch.nn.functional as F
 
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.images.batches import position_in_batch
@@ -40,7 +41,12 @@ def empty_image(
     deprecated=True,
 )
 def image_batch(context: NodeContext, *, image1: IMAGE, image2: IMAGE) -> IMAGE:
-    """Join two batches; the second is scaled to the size of the first and cropped to fit."""
+    """Join two batches; the second is scaled to the size of the first and cropped to fit.
+
+    Where one has alpha the other becomes opaque.
+    """
+    channels = max(image1.shape[-1], image2.shape[-1])
+    image1, image2 = (F.pad(item, (0, channels - item.shape[-1]), value=1.0) for item in (image1, image2))
     if image1.shape[1:] != image2.shape[1:]:
         image2 = resize_image(image2, image1.shape[2], image1.shape[1], "bilinear", "center")
     return torch.cat((image1, image2), dim=0)

@@ -174,7 +174,8 @@ def mask_preview(
 ) -> Annotated[NodeOutput, Socket("MASK"), Out("mask")]:
     """Show masks as grey images, saved to the temporary folder."""
     texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
-    return save_all(context, mask_as_image(mask), "ComfyUI", "temp", texts, PNG_LEVEL).passing_on(mask)
+    saved = save_all(context, mask_as_image(mask), "ComfyUI", "temp", texts, PNG_LEVEL)
+    return NodeOutput({**saved.ui, "animated": (False,)}, (mask,))
 
 
 NODES = (

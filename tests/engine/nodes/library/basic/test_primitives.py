@@ -36,6 +36,12 @@ def test_a_value_without_json_is_shown_as_python_writes_it() -> None:
     assert "..." in primitives.preview_any(context, source=value).ui["text"][0]
 
 
+def test_six_items_of_each_side_of_a_large_tensor_are_shown() -> None:
+    text = primitives.preview_any(context, source=torch.arange(5000)).ui["text"][0]
+    assert text == "tensor([   0,    1,    2,    3,    4,    5,  ..., 4994, 4995, 4996, 4997, 4998,\n        4999])"
+    assert "5," not in str(torch.arange(5000)).split("...")[0]  # how torch prints is not changed
+
+
 def test_primitives_pass_their_value_on() -> None:
     assert primitives.primitive_int(context, value=-3) == -3
     assert primitives.primitive_float(context, value=1.5) == 1.5

@@ -74,3 +74,10 @@ def test_porter_duff_refuses_images_of_different_channels() -> None:
             context, source=torch.rand(1, 4, 4, 4), source_alpha=torch.rand(1, 4, 4),
             destination=torch.rand(1, 4, 4, 3), destination_alpha=torch.rand(1, 4, 4), mode="DST",
         )  # fmt: skip
+
+
+def test_the_shorter_batch_is_repeated_where_alpha_is_joined() -> None:
+    images, masks = torch.rand(1, 4, 4, 3), torch.rand(3, 4, 4)
+    assert compositing.join_image_with_alpha(context, image=images, alpha=masks).shape == (3, 4, 4, 4)
+    joined = compositing.join_image_with_alpha(context, image=torch.rand(5, 4, 4, 3), alpha=masks)
+    assert torch.allclose(joined[3, ..., 3], 1.0 - masks[0])
