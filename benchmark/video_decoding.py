@@ -35,7 +35,7 @@ from darkroom.engine.families.registry import family_named
 from darkroom.engine.images.animations import write_animated_png
 from darkroom.engine.images.encode import write_animated_webp
 from darkroom.engine.media.frame_stream import FrameStream
-from darkroom.engine.media.video_files import write_mp4
+from darkroom.engine.media.video_files import write_video
 from darkroom.engine.memory.model_memory import ModelMemory
 from darkroom.engine.models.load import LoadTypes
 from darkroom.engine.models.random_weights import random_networks
@@ -87,7 +87,7 @@ def write(frames: torch.Tensor | FrameStream, mode: str, folder: Path) -> None:
     elif mode == "animated_png":
         write_animated_png(folder / "a.png", frames, {}, 16.0, 1)
     else:
-        write_mp4(folder / "a.mp4", images=frames, frame_rate=Fraction(16), tags={})
+        write_video(folder / "a.mp4", images=frames, frame_rate=Fraction(16), tags={})
 
 
 def drawn_frames(num_frames: int, side_px: int) -> FrameStream:

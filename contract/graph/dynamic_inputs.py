@@ -92,7 +92,9 @@ class _Expansion:
         name = ".".join(place)
         options = [option for option in _sequence(item.options.get("options")) if isinstance(option, Mapping)]
         shown = {key: value for key, value in item.options.items() if key != "options"}
-        self.declared.append(InputSpec(name, [option.get("key") for option in options], shown, item.section))
+        # Within another choice it may be left out, as in ComfyUI: then it brings no inputs, and the node its default.
+        section: Section = "optional" if len(place) > 1 and name not in self.inputs else item.section
+        self.declared.append(InputSpec(name, [option.get("key") for option in options], shown, section))
         chosen = self.inputs.get(name)
         for option in options:
             if name in self.inputs and option.get("key") == chosen:

@@ -25,6 +25,7 @@ from darkroom.engine.media import video_files
 from darkroom.engine.media.frame_stream import FrameStream
 from darkroom.engine.media.opened import Source
 from darkroom.engine.media.time_window import TimeWindow
+from darkroom.engine.media.video_encoding import AUTO, FFMPEG_CONTAINERS, SRGB, encoding_of
 
 
 class Audio(TypedDict):
@@ -44,11 +45,14 @@ class _NodeChoice(str, Enum):  # noqa: UP042 - its values are formatted as Comfy
 class VideoCodec(_NodeChoice):
     AUTO = "auto"
     H264 = "h264"
+    AV1 = "av1"
 
 
 class VideoContainer(_NodeChoice):
     AUTO = "auto"
     MP4 = "mp4"
+    MKV = "mkv"
+    WEBM = "webm"
 
     @classmethod
     def get_extension(cls, value: str) -> str:
@@ -80,8 +84,14 @@ class VideoInput(ABC):
         format: str = VideoContainer.AUTO,
         codec: str = VideoCodec.AUTO,
         metadata: Mapping[str, object] | None = None,
+        bit_depth: int | None = None,
+        crf: float | None = None,
+        color_space: str | None = None,
     ) -> None:
-        """Write the video to a file or buffer. Values of `metadata` are stored as JSON, texts perhaps as they are."""
+        """Write the video to a file or buffer. Values of `metadata` are stored as JSON, texts perhaps as they are.
+
+        `crf` is the encoder's quality, `color_space` one of `sRGB`, `HDR`, `HDR PQ`; None keeps what the video has.
+        """
 
     def get_stream_source(self) -> str | io.BytesIO:
         """Return a path or a buffer that PyAV opens."""
@@ -115,7 +125,15 @@ class VideoInput(ABC):
         start = max(whole + start_time, 0.0) if start_time < 0 else start_time
         if start >= whole or whole < start_time + duration:
             return None
-        return VideoFromComponents(_part_of(self.get_components(), TimeWindow(start, duration)))
+        return VideoFromComponents(_part_of(self.get_components(), TimeWindow(start, duration)), self.get_bit_depth())
+
+    def get_bit_depth(self) -> int:
+        """Return the bits of each channel that the video has, or is encoded with."""
+        return 8
+
+    def get_color_space(self) -> str:
+        """Return `sRGB`, `HDR` or `HDR PQ`."""
+        return SRGB
 
 
 class VideoFromFile(VideoInput):
@@ -167,6 +185,12 @@ class VideoFromFile(VideoInput):
         found = part.get_duration()
         return None if found <= 0 or (strict_duration and found < duration) else part
 
+    def get_bit_depth(self) -> int:
+        return video_files.bit_depth(self._file)
+
+    def get_color_space(self) -> str:
+        return video_files.color_space(self._file) or SRGB
+
     def get_components(self) -> VideoComponents:
         window = TimeWindow(*self.get_active_trim_window())
         return _components_of(video_files.read_video(self._file, self._free_bytes(), check_cancelled, window))
@@ -181,24 +205,44 @@ class VideoFromFile(VideoInput):
         format: str = VideoContainer.AUTO,
         codec: str = VideoCodec.AUTO,
         metadata: Mapping[str, object] | None = None,
+        bit_depth: int | None = None,
+        crf: float | None = None,
+        color_space: str | None = None,
     ) -> None:
-        """Copy the streams of a whole file where container and codec may stay, else encode the video again."""
-        found = video_files.container_format(self._file)
+        """Copy the streams of a whole file where all that is asked for is so already, else encode the video again.
+
+        Raises ValueError for colours that the file does not have: none are converted.
+        """
+        found, own = video_files.container_format(self._file), video_files.color_space(self._file)
+        if own is not None and color_space is not None and own != color_space:
+            raise ValueError(f"color_space: the video has other colours; got {color_space}, expected auto or {own}")
+        wanted = format.value if isinstance(format, Enum) else format
+        is_container = wanted == AUTO or FFMPEG_CONTAINERS.get(wanted, wanted) in found.split(",")
         is_whole = not self._start_time and not self._duration
-        is_container = is_whole and (format == VideoContainer.AUTO or format in found.split(","))
-        if is_container and codec in (VideoCodec.AUTO, video_files.codec_name(self._file) or codec):
-            wanted = format.value if isinstance(format, Enum) else format
-            to_format = (found if wanted == VideoContainer.AUTO else wanted) if _is_buffer(path) else None
-            video_files.copy_streams(self._file, path, _texts(metadata), to_format)
-        else:
-            VideoFromComponents(self.get_components()).save_to(path, format, codec, metadata)
+        is_same = (
+            is_whole
+            and crf is None
+            and color_space is None
+            and (bit_depth is None or bit_depth == self.get_bit_depth())
+        )
+        if is_same and is_container and codec in (VideoCodec.AUTO, video_files.codec_name(self._file) or codec):
+            name = FFMPEG_CONTAINERS.get(wanted, found)
+            video_files.copy_streams(self._file, path, _texts(metadata), name if _is_buffer(path) else None)
+            return
+        depth = self.get_bit_depth() if bit_depth is None else bit_depth
+        whole = VideoFromComponents(self.get_components())
+        whole.save_to(path, format, codec, metadata, depth, crf, color_space or own)
 
 
 class VideoFromComponents(VideoInput):
-    """A video as images and audio in memory."""
+    """A video as images and audio in memory. `bit_depth` is what it is encoded with."""
 
-    def __init__(self, components: VideoComponents) -> None:
+    def __init__(self, components: VideoComponents, bit_depth: int = 8) -> None:
         self._components = components
+        self._bit_depth = bit_depth
+
+    def get_bit_depth(self) -> int:
+        return self._bit_depth
 
     def get_components(self) -> VideoComponents:
         parts = self._components
@@ -213,32 +257,37 @@ class VideoFromComponents(VideoInput):
         format: str = VideoContainer.AUTO,
         codec: str = VideoCodec.AUTO,
         metadata: Mapping[str, object] | None = None,
+        bit_depth: int | None = None,
+        crf: float | None = None,
+        color_space: str | None = None,
     ) -> None:
-        """Encode the video as MP4 of H.264 and AAC. Values of `metadata` are stored as JSON, texts too, as in ComfyUI.
+        """Encode the video: as MP4 of H.264 and AAC where nothing else is asked for.
 
-        Raises ValueError for another container or codec.
+        Values of `metadata` are stored as JSON, texts too, as in ComfyUI. Raises ValueError for an unknown container,
+        codec or colours, and for WebM of another codec than AV1.
         """
-        if format not in VideoContainer.as_input():
-            raise ValueError(f"format: not supported; got {format}, expected {VideoContainer.MP4.value}")
-        if codec not in VideoCodec.as_input():
-            raise ValueError(f"codec: not supported; got {codec}, expected {VideoCodec.H264.value}")
+        depth = self._bit_depth if bit_depth is None else bit_depth
+        names = (item.value if isinstance(item, Enum) else item for item in (format, codec))
+        encoding = encoding_of(*names, crf=crf, bit_depth=depth, color_space=color_space)
         parts = self._components
-        video_files.write_mp4(
+        video_files.write_video(
             path,
             self._frames(),
             Fraction(parts.frame_rate),
             {key: json.dumps(value) for key, value in (metadata or {}).items()},
             parts.audio["waveform"] if parts.audio else None,
             int(parts.audio["sample_rate"]) if parts.audio else 0,
-            VideoContainer.MP4.value if _is_buffer(path) else None,
+            encoding,
         )
 
 
 class VideoFromFrames(VideoFromComponents):
     """A video whose images are decoded while it is written; `get_components` decodes them all."""
 
-    def __init__(self, frames: FrameStream, frame_rate: Fraction, audio: Audio | None = None) -> None:
-        super().__init__(VideoComponents(torch.empty(0, *frames.shape[1:]), frame_rate, audio))
+    def __init__(
+        self, frames: FrameStream, frame_rate: Fraction, audio: Audio | None = None, bit_depth: int = 8
+    ) -> None:
+        super().__init__(VideoComponents(torch.empty(0, *frames.shape[1:]), frame_rate, audio), bit_depth)
         self.frames = frames
 
     def get_components(self) -> VideoComponents:

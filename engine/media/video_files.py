@@ -18,10 +18,21 @@ from darkroom.engine.media.audio_files import audio_frame, join_frames, layout_o
 from darkroom.engine.media.limits import BYTES_PER_PIXEL, check_declared_audio, check_declared_frames, video_too_large
 from darkroom.engine.media.opened import BadMedia, Source, opened_for_reading, opened_for_writing
 from darkroom.engine.media.time_window import WHOLE, TimeWindow
+from darkroom.engine.media.video_encoding import (
+    ENCODERS,
+    FFMPEG_CONTAINERS,
+    MP4,
+    OPUS_RATE_HZ,
+    WEBM,
+    VideoEncoding,
+    bit_depth_of,
+    color_space_of,
+)
 
 KEEPS_TAGS = {"movflags": "use_metadata_tags"}  # MP4 drops tags with names of their own otherwise
 WEBM_CODECS = {"vp9": ("libvpx-vp9", "yuv420p", {}), "av1": ("libsvtav1", "yuv420p10le", {"preset": "6"})}
-H264, AAC = "h264", "aac"
+AAC = "aac"
+MP4_OF_H264 = VideoEncoding()
 
 
 class Frames(Protocol):
@@ -187,16 +198,16 @@ def copy_streams(source: Source, target: Source, tags: Mapping[str, str], to_for
                 new.mux(packet)
 
 
-def write_mp4(
+def write_video(
     target: Source,
     images: Frames,
     frame_rate: Fraction,
     tags: Mapping[str, str],
     waveform: torch.Tensor | None = None,
     sample_rate_hz: int = 0,
-    to_format: str | None = None,
+    encoding: VideoEncoding = MP4_OF_H264,
 ) -> None:
-    """Encode images [B, H, W, C] as H.264 and audio [B, C, S], cut to their duration, as AAC.
+    """Encode images [B, H, W, C] and audio [B, C, S], cut to their duration: as AAC, in WebM as Opus.
 
     Raises BadMedia for sides that are odd (the pixels' colours are stored in pairs), ValueError for audio with more
     than two channels.
@@ -206,18 +217,62 @@ def write_mp4(
         raise BadMedia(f"video: a side is odd; got {width}x{height} px, expected even sides")
     layout = None if waveform is None else layout_of(waveform)
     rate = Fraction(round(frame_rate * 1000), 1000)
-    options = {} if to_format is None else {"format": to_format}
-    with opened_for_writing(target, options=KEEPS_TAGS, **options) as container:
+    options = KEEPS_TAGS if encoding.container == MP4 else {}
+    container_format = FFMPEG_CONTAINERS[encoding.container]
+    with opened_for_writing(target, options=options, format=container_format) as container:
         container.metadata.update(tags)
-        video = container.add_stream(H264, rate=rate)
-        video.width, video.height, video.pix_fmt = width, height, "yuv420p"
-        audio = None if waveform is None else container.add_stream(AAC, rate=sample_rate_hz)
-        _encode_images(container, video, images)
+        video = container.add_stream(ENCODERS[encoding.codec], rate=rate)
+        video.width, video.height, video.pix_fmt = width, height, encoding.pixel_format
+        video.options = encoding.encoder_options()
+        for name, value in encoding.color_properties().items():
+            setattr(video.codec_context, name, value)
+        is_opus = encoding.container == WEBM
+        audio_rate_hz = OPUS_RATE_HZ if is_opus else sample_rate_hz
+        audio = None if waveform is None else container.add_stream("libopus" if is_opus else AAC, rate=audio_rate_hz)
+        _encode_colours(container, video, images, encoding)
         if waveform is not None and audio is not None and layout is not None:
             wanted = math.ceil(Fraction(sample_rate_hz) / rate * images.shape[0])
             one_after_another = torch.cat(list(waveform[:, :, :wanted]), dim=-1)  # [C, B * S]
-            container.mux(audio.encode(audio_frame(one_after_another, sample_rate_hz, layout)))
+            frame = audio_frame(one_after_another, sample_rate_hz, layout)
+            for resampled in _resampled(frame, layout, audio_rate_hz) if is_opus else (frame,):
+                container.mux(audio.encode(resampled))
             container.mux(audio.encode(None))
+
+
+def _resampled(frame: Any, layout: str, rate_hz: int) -> Iterator[Any]:
+    from av.audio.resampler import AudioResampler
+
+    resampler = AudioResampler(format="fltp", layout=layout, rate=rate_hz)
+    yield from resampler.resample(frame)
+    yield from resampler.resample(None)
+
+
+def _encode_colours(container: Any, stream: Any, images: Frames, encoding: VideoEncoding) -> None:
+    """Encode images with the matrix and the bits of an encoding; 16 bits keep their precision until there are 10."""
+    import av
+
+    is_deep = encoding.bit_depth >= 10
+    levels, kind, name = (65535, torch.uint16, "rgb48le") if is_deep else (255, torch.uint8, "rgb24")
+    for image in images:
+        pixels = (image[..., :3].float() * levels).clamp(0, levels).to("cpu", kind)  # [H, W, 3]
+        frame = av.VideoFrame.from_ndarray(pixels.contiguous().numpy(), format=name)
+        converted = frame.reformat(format=encoding.pixel_format, dst_colorspace=encoding.matrix)
+        for key, value in encoding.color_properties().items():
+            setattr(converted, key, value)
+        container.mux(stream.encode(converted))
+    container.mux(stream.encode(None))
+
+
+def bit_depth(source: Source) -> int:
+    """Return the bits of the channels of a file's video."""
+    with opened_for_reading(source) as container:
+        return bit_depth_of(next(iter(container.streams.video), None))
+
+
+def color_space(source: Source) -> str | None:
+    """Return the name of the colours of a file's video, None where the file tells none that is known."""
+    with opened_for_reading(source) as container:
+        return color_space_of(next(iter(container.streams.video), None))
 
 
 def write_webm(

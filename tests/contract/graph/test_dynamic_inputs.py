@@ -68,6 +68,7 @@ def problems(inputs: dict[str, Any], class_type: str = "Resize") -> list[tuple[s
         ("Resize", {"way": "like", "way.like": ["1", 0]}),
         ("Resize", {"way": "like", "way.like": ["1", 0], "way.width": 9}),
         ("Resize", {"way": "by", "way.unit": "px", "way.unit.count": ["2", 0]}),
+        ("Resize", {"way": "by"}),
         ("Batch", {"images.image0": ["1", 0], "images.image2": ["1", 0]}),
         ("Sum", {}),
         ("Sum", {"values.b": ["2", 0]}),

@@ -13,7 +13,7 @@ import torch
 
 from darkroom.engine.media.faults import check_audio, check_video
 from darkroom.engine.media.opened import BadMedia
-from darkroom.engine.media.video_files import write_mp4, write_webm
+from darkroom.engine.media.video_files import write_video, write_webm
 
 IMAGES = torch.rand(8, 32, 32, 3, generator=torch.Generator().manual_seed(0))
 
@@ -22,7 +22,7 @@ IMAGES = torch.rand(8, 32, 32, 3, generator=torch.Generator().manual_seed(0))
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("media")
     plain = io.BytesIO()
-    write_mp4(plain, IMAGES, Fraction(8), {}, torch.zeros(1, 2, 44100), 44100, "mp4")
+    write_video(plain, IMAGES, Fraction(8), {}, torch.zeros(1, 2, 44100), 44100)
     (folder / "plain.mp4").write_bytes(plain.getvalue())
     with (
         av.open(io.BytesIO(plain.getvalue()), "r") as source,

@@ -22,7 +22,7 @@ OURS_ALONE = {
     "DarkroomRandomCheckpoint",
     "LoopResult",  # ComfyUI's has no output: it hands what a loop made to its executor
 }
-AWAITED = {"CreateVideo", "GetVideoComponents", "LTXVAddGuide", "SaveVideo"}
+AWAITED = {"LTXVAddGuide"}
 """Classes that ComfyUI's newer release declares otherwise, until their mend."""
 
 MISSING = REFERENCE / "missing_classes.txt"

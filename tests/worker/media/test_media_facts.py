@@ -13,7 +13,7 @@ from PIL import Image
 from darkroom.engine.media.audio_files import audio_frame
 from darkroom.engine.media.facts import media_facts
 from darkroom.engine.media.opened import BadMedia
-from darkroom.engine.media.video_files import write_mp4, write_webm
+from darkroom.engine.media.video_files import write_video, write_webm
 from darkroom.worker.media.facts import is_media, with_media_facts
 from darkroom.worker.outputs.convert import ConversionFailed
 from tests.worker.shared_media_processes import confined_coding
@@ -25,7 +25,7 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("video") / "clip.mp4"
     frames = torch.zeros(9, 32, 48, 3)
     frames[..., 0] = 1.0
-    write_mp4(path, frames, Fraction(8), {}, torch.zeros(1, 1, 16_000), 16_000)
+    write_video(path, frames, Fraction(8), {}, torch.zeros(1, 1, 16_000), 16_000)
     return path
 
 

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Annotated
 
-import torch
+from torch._tensor_str import printoptions
 
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.nodes.base import Flag, Float, Int, NodeContext, NodeOutput, Socket, Text, node
@@ -77,7 +77,7 @@ def _as_text(value: object) -> str:
     try:
         return json.dumps(value, indent=4, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):  # no JSON value, or one that contains itself
-        with torch.printoptions(edgeitems=SHOWN_EDGE_ITEMS):
+        with printoptions(edgeitems=SHOWN_EDGE_ITEMS):
             return str(value)
 
 

@@ -25,14 +25,17 @@ from darkroom.engine.media.video import (
     VideoFromFrames,
     VideoInput,
 )
+from darkroom.engine.media.video_encoding import AUTO, AV1, H264
 from darkroom.engine.nodes.base import (
     Combo,
+    DynamicChoice,
     FilePrefix,
     Flag,
     Float,
     Hidden,
     InputCombo,
     InputFile,
+    Int,
     NodeContext,
     NodeEnvironment,
     NodeOutput,
@@ -43,7 +46,8 @@ from darkroom.engine.nodes.base import (
     node,
 )
 from darkroom.engine.nodes.library.file_metadata import metadata_of
-from darkroom.engine.nodes.sockets import AUDIO, FLOAT, FRAMES, IMAGE, VIDEO
+from darkroom.engine.nodes.library.media.video_choices import FORMATS, chosen_encoding, codecs
+from darkroom.engine.nodes.sockets import AUDIO, COMBO, FLOAT, FRAMES, IMAGE, INT, VIDEO
 
 CATEGORY = "video"
 MODULE = "comfy_extras.nodes_video"
@@ -100,22 +104,30 @@ def create_video(
     images: FRAMES,
     fps: Annotated[float, Float(min=1.0, max=120.0, step=1.0)] = 30.0,
     audio: Annotated[AUDIO | None, Optional()] = None,
+    bit_depth: Annotated[int, Int(min=8, max=10, step=2, extra={"display": "number"}), Optional()] = 8,
 ) -> VIDEO:
     """Create a video from images."""
     if isinstance(images, FrameStream):
         if context.output_is_streamed():
-            return VideoFromFrames(images, Fraction(fps), audio)
+            return VideoFromFrames(images, Fraction(fps), audio, bit_depth)
         images = images.whole()
-    return VideoFromComponents(VideoComponents(images, Fraction(fps), audio))
+    return VideoFromComponents(VideoComponents(images, Fraction(fps), audio), bit_depth)
 
 
 @node("GetVideoComponents", display_name="Get Video Components", category=CATEGORY, python_module=MODULE)
 def get_video_components(
     context: NodeContext, *, video: VIDEO
-) -> tuple[Annotated[IMAGE, Out("images")], Annotated[AUDIO, Out("audio")], Annotated[FLOAT, Out("fps")]]:
-    """Take a video apart into its images, its audio (None without one) and its frames a second."""
+) -> tuple[
+    Annotated[IMAGE, Out("images")],
+    Annotated[AUDIO, Out("audio")],
+    Annotated[FLOAT, Out("fps")],
+    Annotated[INT, Out("bit_depth")],
+    Annotated[COMBO, Out("color_space")],
+]:
+    """Take a video apart: its images, its audio (None without one), frames a second, bits of a channel and colours."""
     parts = video.get_components()
-    return parts.images, parts.audio, float(parts.frame_rate)  # type: ignore[return-value]
+    depth, space = video.get_bit_depth(), video.get_color_space()
+    return parts.images, parts.audio, float(parts.frame_rate), depth, space  # type: ignore[return-value]
 
 
 @node(
@@ -131,17 +143,25 @@ def save_video(
     *,
     video: Annotated[VIDEO, Streams()],
     filename_prefix: FilenamePrefix = "video/ComfyUI",
-    format: Annotated[str, Combo(tuple(VideoContainer.as_input()))] = "auto",
-    codec: Annotated[str, Combo(tuple(VideoCodec.as_input()))] = "auto",
+    format: Annotated[Mapping[str, Any], DynamicChoice(fields=FORMATS)],
+    codec: Annotated[
+        Mapping[str, Any] | None, DynamicChoice(fields=codecs(H264, AV1), extra={"hidden": True}), Optional()
+    ] = None,
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
 ) -> Annotated[NodeOutput, Socket("VIDEO"), Out("video")]:
-    """Save a video as MP4 with the prompt in its metadata. A file of that format keeps its streams as they are."""
+    """Save a video with the prompt in its metadata. A file that is so already keeps its streams as they are.
+
+    `codec` is where prompts of before gave it; that within `format` comes first.
+    """
     width, height = video.get_dimensions()
-    suffix = f".{VideoContainer.get_extension(format)}"
+    chosen = format.get("codec") or codec or {"codec": AUTO}
+    container, options = VideoContainer(format["format"]), chosen_encoding(chosen)
+    suffix = f".{VideoContainer.get_extension(container)}"
     output = context.files.save_path(filename_prefix, width, height, suffix=suffix)
     metadata = metadata_of(context, prompt, extra_pnginfo) or None
-    save = partial(_on_cpu(video).save_to, str(output.path), VideoContainer(format), VideoCodec(codec), metadata)
+    target, kind = str(output.path), VideoCodec(chosen["codec"])
+    save = partial(_on_cpu(video).save_to, target, container, kind, metadata, **options)
     if isinstance(video, VideoFromFrames):
         context.files.write_now(output, save)
     elif isinstance(video, (VideoFromComponents, VideoFromFile)):
@@ -157,7 +177,8 @@ def _on_cpu(video: VideoInput) -> VideoInput:
         return video
     parts = video.get_components()
     audio = parts.audio and {**parts.audio, "waveform": parts.audio["waveform"].detach().cpu()}
-    return VideoFromComponents(replace(parts, images=parts.images.detach().cpu(), audio=audio))
+    moved = replace(parts, images=parts.images.detach().cpu(), audio=audio)
+    return VideoFromComponents(moved, video.get_bit_depth())
 
 
 @node("SaveWEBM", display_name="Save WEBM", category=CATEGORY, python_module=MODULE, is_output=True, experimental=True)

@@ -95,7 +95,7 @@ def test_audio_and_videos_are_offered(studio: Studio) -> None:
     for name in ("b.wav", "a.mp4", "c.png"):
         (studio.settings.input_path / name).touch()
     declared = studio.engine.object_info("LoadAudio")["LoadAudio"]["input"]["required"]["audio"]
-    assert declared == [["a.mp4", "b.wav"], {"audio_upload": True}]
+    assert declared == ["COMBO", {"multiselect": False, "options": ["a.mp4", "b.wav"], "audio_upload": True}]
 
 
 def test_silence_has_the_length_asked_for(studio: Studio) -> None:

@@ -11,6 +11,8 @@ import av
 import pytest
 
 from darkroom.contract.errors import PromptRejected
+from darkroom.engine.media.video import VideoFromFile
+from darkroom.engine.nodes.library.media.video import get_video_components
 from tests.engine.nodes.library.media.studio import Studio, of_class
 
 
@@ -45,6 +47,32 @@ def test_a_saved_video_is_listed_as_an_animated_image_as_in_comfyui(studio: Stud
         assert container.streams.video[0].frames == 6
         assert json.loads(container.metadata["prompt"])["video"]["class_type"] == "CreateVideo"
         assert json.loads(container.metadata["workflow"]) == {"nodes": []}
+
+
+def test_a_format_brings_its_codecs_and_a_codec_how_to_encode(studio: Studio) -> None:
+    encoding = {
+        "format": "mkv",
+        "format.codec": "av1",
+        "format.codec.encoding": "re-encode",
+        "format.codec.encoding.crf": 50.0,
+        "format.codec.encoding.color_space": "HDR",
+    }
+    prompt = making()
+    prompt["save"] = of_class("SaveVideo", video=["video", 0], filename_prefix="deep", **encoding)
+    [path] = studio.files(studio.run(prompt), "save")
+    assert path.suffix == ".mkv"
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        assert (stream.codec.canonical_name, stream.format.name, stream.color_trc) == ("av1", "yuv420p10le", 18)
+    context: Any = None
+    assert get_video_components(context, video=VideoFromFile(path))[3:] == (10, "HDR")
+
+
+def test_a_codec_that_a_format_does_not_hold_is_refused(studio: Studio) -> None:
+    prompt = making()
+    prompt["save"]["inputs"].update({"format": "webm", "format.codec": "h264"})
+    with pytest.raises(PromptRejected):
+        studio.run(prompt)
 
 
 def test_without_metadata_a_video_says_nothing_of_its_making(tmp_path: Path) -> None:
