@@ -5,7 +5,7 @@
 A checkpoint of Stable Diffusion 1 with random weights is served by an HTTP server of this machine, once as one file and
 once as three (text encoder, network, VAE). Each run has a fresh worker on the processor without any model, whose
 manifest names the server and whose downloads are limited to the given rate. Seconds are those of its first job (64x64,
-two steps) from the request to the image, in turns with `MODEL_LOAD_EARLY=0` and with the default. Images of both
+two steps) from the request to the image, in turns after the download and while it arrives. Images of both
 ways are compared. The result is printed and written to benchmark/results/arriving_models.json.
 """
 
@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,10 +41,19 @@ PARTS: Mapping[str, tuple[str, str]] = {  # file -> its folder and the prefix of
     "network.safetensors": ("diffusion_models", "model.diffusion_model."),
     "vae.safetensors": ("vae", "first_stage_model."),
 }
-WAYS: Mapping[str, Mapping[str, str]] = {
-    "download_then_load": {"MODEL_LOAD_EARLY": "0"},
-    "load_while_it_arrives": {},
-}
+WAYS: Mapping[str, Sequence[str] | None] = {
+    "download_then_load": (sys.executable, "-c", """
+from dataclasses import replace
+from darkroom.worker.app.serve import serve_with
+from darkroom.worker.settings.environment import load_settings
+loaded = load_settings()
+models = loaded.settings.models.model_copy(update={"early_seconds": 0.0})
+serve_with(replace(loaded, settings=loaded.settings.model_copy(update={"models": models})))
+"""),
+    "load_while_it_arrives": None,
+}  # fmt: skip
+"""Command of the worker for each way; None is the usual one."""
+
 START_SECONDS = 300.0
 JOB_SECONDS = 1800.0
 
@@ -107,7 +116,9 @@ def served(folder: Path) -> Iterator[str]:
         thread.join()
 
 
-def first_job(address: str, base: Path, changes: Mapping[str, str], *, is_whole: bool) -> tuple[float, str]:
+def first_job(
+    address: str, base: Path, bytes_per_second: int, command: Sequence[str] | None, *, is_whole: bool
+) -> tuple[float, str]:
     """Return the seconds of a fresh worker's first job, and the hash of its image."""
     base.mkdir(parents=True)
     files = {CHECKPOINT: "checkpoints"} | {name: kind for name, (kind, _) in PARTS.items()}
@@ -115,9 +126,13 @@ def first_job(address: str, base: Path, changes: Mapping[str, str], *, is_whole:
     (base / "models.toml").write_text("\n".join(tables))
     settings = {
         "BASE_DIRECTORY": str(base), "STATE_DIRECTORY": str(base / "state"), "BENCHMARK": "off", "CPU": "true",
-        "FETCH_MISSING": "manifest", "MIN_FREE_MEMORY_BYTES": "0", **changes,
+        "FETCH_MISSING": "manifest", "MIN_FREE_MEMORY_BYTES": "0", "MODEL_BANDWIDTH": str(bytes_per_second),
     }  # fmt: skip
-    with (base / "log.txt").open("w+b") as log, worker_alone(settings, log) as (process, url), httpx.Client() as http:
+    with (
+        (base / "log.txt").open("w+b") as log,
+        worker_alone(settings, log, command) as (process, url),
+        httpx.Client() as http,
+    ):
         until_seconds = time.monotonic() + START_SECONDS
         while not _is_ready(http, url):
             if process.poll() is not None or time.monotonic() > until_seconds:
@@ -147,10 +162,9 @@ def measure(folder: Path, bytes_per_second: int, repeats: int, *, is_whole: bool
     source = folder / "source"
     with served(source) as address:
         for number in range(repeats):
-            for way, changes in WAYS.items():
+            for way, command in WAYS.items():
                 base = folder / f"{'whole' if is_whole else 'parts'}-{number}-{way}"
-                limited = {**changes, "MODEL_BANDWIDTH": str(bytes_per_second)}
-                seconds, image = first_job(address, base, limited, is_whole=is_whole)
+                seconds, image = first_job(address, base, bytes_per_second, command, is_whole=is_whole)
                 found[way].append(seconds)
                 images.add(image)
                 for path in (base / "models").rglob("*.safetensors"):

@@ -16,11 +16,11 @@ def with_part(text: str, part: str, begin: str, end: str) -> str:
     return f"{before}{begin}\n{part}\n{end}{after}"
 
 
-def list_item(text: str) -> str:
-    """Return an item of a Markdown list, on lines of at most `PAGE_WIDTH` characters."""
+def list_item(text: str, width: int = PAGE_WIDTH) -> str:
+    """Return an item of a Markdown list, on lines of at most `width` characters."""
     return textwrap.fill(
         text,
-        width=PAGE_WIDTH,
+        width=width,
         initial_indent="- ",
         subsequent_indent="  ",
         break_long_words=False,

@@ -20,7 +20,7 @@ from pydantic import SecretStr
 
 from darkroom.worker.settings.section import Variable, variables_of
 from darkroom.worker.settings.settings import Settings
-from tools.marked_part import list_item, with_part
+from tools.marked_part import PAGE_WIDTH, list_item, with_part
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
 BEGIN, END = "<!-- settings: tools/settings_table.py -->", "<!-- end of settings -->"
@@ -35,7 +35,7 @@ def settings_tables() -> str:
         if not variables:
             continue
         described = attribute_docstrings(field.annotation)
-        items = [_item(variable, described[variable.attribute]) for variable in variables]
+        items = [_item(name, variables, described) for name in _settings_among(variables)]
         parts.append("\n".join([f"## {titles[section]}", "", *items]))
     return "\n\n".join(parts)
 
@@ -68,12 +68,33 @@ def shown_default(value: Any) -> str:
     return f"`{value}`"
 
 
-def _item(variable: Variable, meaning: str) -> str:
+def _settings_among(variables: Sequence[Variable]) -> list[str]:
+    """Return the names of settings, in the order of their first variables."""
+    return list(dict.fromkeys(variable.part_of or variable.name for variable in variables))
+
+
+def _item(name: str, variables: Sequence[Variable], described: Mapping[str, str]) -> str:
+    """Return the item of a setting, with an item for each of its parts below it."""
+    own = next((variable for variable in variables if variable.name == name), None)
+    first = list_item(
+        f"`{name}` ({EMPTY}): {described['whole']}" if own is None else _described(own, described[own.attribute])
+    )
+    parts = (variable for variable in variables if variable.part_of == name)
+    return "\n".join([first, *(_part(variable, described[variable.attribute]) for variable in parts)])
+
+
+def _part(variable: Variable, meaning: str) -> str:
+    default = shown_default(variable.field.default)
+    named = f"`{variable.key}` ({default}; `{variable.name}`)" if variable.key else f"`{variable.name}` ({default})"
+    return textwrap.indent(list_item(f"{named}: {meaning}", width=PAGE_WIDTH - 4), "    ")
+
+
+def _described(variable: Variable, meaning: str) -> str:
     if variable.names[1:]:
         meaning += f" Also {', '.join(f'`{name}`' for name in variable.names[1:])}."
     if variable.is_secret and f"{variable.name}_FILE" not in _declared_names():
         meaning += f" `{variable.name}_FILE` names a file that holds it instead."
-    return list_item(f"`{variable.name}` ({shown_default(variable.field.default)}): {meaning}")
+    return f"`{variable.name}` ({shown_default(variable.field.default)}): {meaning}"
 
 
 def _declared_names() -> frozenset[str]:

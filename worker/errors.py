@@ -298,7 +298,7 @@ class WaitTooLong(TryLater):
 
 
 class TooManySessions(TryLater):
-    """Error when as many of the platform's sessions are open as MAX_SESSIONS allows."""
+    """Error when as many of the platform's sessions are open as may be."""
 
     code = "too_many_sessions"
 
@@ -315,7 +315,7 @@ class LimitReached(TryLater):
 
 
 class TooManyConnections(TryLater):
-    """Error when as many connections are open as MAX_CONNECTIONS or MAX_CONNECTIONS_PER_ADDRESS allows."""
+    """Error when as many connections are open as MAX_CONNECTIONS allows, to all or to one address."""
 
     code = "too_many_connections"
 

@@ -15,6 +15,7 @@ import pytest
 
 from darkroom.worker.api import health
 from darkroom.worker.app.serve_gateway import GOODBYE_SECONDS
+from darkroom.worker.engines.pool import PROMPTS_PER_ENGINE
 from darkroom.worker.integrations.redis.streams import GROUP
 from darkroom.worker.models.manifest import built_in_manifest
 from darkroom.worker.settings.broker import BrokerConfig
@@ -166,7 +167,7 @@ def test_autoscaler_of_the_fleet_reads_the_streams_of_workers() -> None:
         assert {trigger["stream"] for trigger in triggers if count in trigger} == streams
     assert {trigger["consumerGroup"] for trigger in triggers} == {GROUP}
     assert {int(trigger["pendingEntriesCount"]) for trigger in triggers if "pendingEntriesCount" in trigger} == {
-        BrokerConfig().num_held
+        PROMPTS_PER_ENGINE
     }
 
 

@@ -44,8 +44,8 @@ async def really(arrivals: list[float], lengths: list[float]) -> dict[str, Any]:
             engine = await stack.enter_async_context(FakeEngine(place / "engine"))
             give_database(place / "state")
             settings = {"ENGINE_URL": engine.url, "STATE_DIRECTORY": str(place / "state"), "BROKER_URL": broker.url}
-            settings |= {"BENCHMARK": "off", "BROKER_MAX_HELD": "1", "MIN_FREE_DISK_BYTES": "0"}
-            member = Member(f"worker-{number}", place, (), settings)
+            settings |= {"BENCHMARK": "off", "MIN_FREE_DISK_BYTES": "0"}
+            member = Member(f"worker-{number}", place, (), settings, constants={"broker": {"num_held": 1}})
             stack.push_async_callback(member.kill)
             await member.start()
         queue = stack.enter_context(contextlib.closing(_Results(broker.url)))

@@ -29,6 +29,7 @@ import httpx
 
 from darkroom.worker.engines.supervisor import free_port
 from tests.fakes import FakeEngine, draw, wait
+from tests.worker.adjusted_front import Constants, program
 from tests.worker.databases import give_database
 from tests.worker.postgres_server import PostgresServer, running_postgres
 from tests.worker.receiver import Receiver, running_receiver
@@ -40,6 +41,7 @@ AWAY_SECONDS = (0.0, 2.0)
 BETWEEN_KILLS_SECONDS = (1.0, 3.0)
 END_SECONDS = 600
 LOG_END = 2000  # characters
+CONSTANTS = {"broker": {"max_deliveries": 100}}
 DEMO_ENGINE = {"CPU": "1", "OMP_NUM_THREADS": "1"}
 DEMO_IMAGE = {"prompt": "a red apple", "width": 64, "height": 64, "steps": 4}
 
@@ -54,6 +56,7 @@ class Member:
     environment: dict[str, str]
     port: int = field(default_factory=free_port)
     process: asyncio.subprocess.Process | None = None
+    constants: Constants | None = None
 
     @property
     def url(self) -> str:
@@ -64,8 +67,7 @@ class Member:
         with (self.folder / "log").open("a") as log:  # noqa: ASYNC230 - the child writes to it
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-m",
-                "darkroom.worker",
+                *program(self.constants),
                 *self.arguments,
                 env={**os.environ, **names},
                 stdout=log,
@@ -194,7 +196,7 @@ async def run(
 def made_fleet(
     folder: Path, redis: RedisServer, postgres: PostgresServer, of_workers: list[dict[str, str]], num_gateways: int
 ) -> Fleet:
-    broker = {"BROKER_URL": redis.url, "BROKER_LEASE_SECONDS": str(LEASE_SECONDS), "BROKER_MAX_DELIVERIES": "100"}
+    broker = {"BROKER_URL": redis.url, "BROKER_LEASE_SECONDS": str(LEASE_SECONDS)}
     broker |= {"ALLOWED_PRIVATE_HOSTS": "127.0.0.1"}
     database = postgres.url(postgres.new_database())
     gateways, workers = [], []
@@ -208,7 +210,7 @@ def made_fleet(
         give_database(place / "state")
         own = {"STATE_DIRECTORY": str(place / "state"), "BENCHMARK": "off", "MIN_FREE_DISK_BYTES": "0"}
         own |= {"BASE_DIRECTORY": str(place / "base"), **of_worker}
-        workers.append(Member(f"worker-{number}", place, (), {**broker, **own}))
+        workers.append(Member(f"worker-{number}", place, (), {**broker, **own}, constants=CONSTANTS))
     return Fleet(redis, postgres, gateways, workers)
 
 

@@ -18,6 +18,7 @@ from darkroom.worker.engines.supervisor import free_port
 from tests.faults.dying_front import TRIGGER
 from tests.faults.nodes import Stroke, read_tally, write_pack
 from tests.faults.peers import WAIT_SECONDS
+from tests.worker.adjusted_front import Constants, program
 from tests.worker.databases import give_database
 from tests.worker.running_front import until
 
@@ -29,19 +30,25 @@ UNREACHABLE = (aiohttp.ClientError, ConnectionError, TimeoutError)
 class Rig:
     """`start`, kill, `start` again: the same folder, the same address."""
 
-    def __init__(self, base: Path, http: aiohttp.ClientSession, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, base: Path, http: aiohttp.ClientSession, settings: Mapping[str, str], constants: Constants | None = None
+    ) -> None:
         self.base = base
         self.url = f"http://127.0.0.1:{free_port()}"
         self.log = base / "worker.log"
         self._http = http
         self._settings = settings
+        self._constants = constants
         self._process: asyncio.subprocess.Process | None = None
         give_database(base / "state")
 
     # the processes
 
-    async def start(self, *, dies_at: str = "", **settings: str) -> None:
-        """Starts a front. `dies_at`: a point of `tests/faults/dying_front.py` at which it dies after `let_die`."""
+    async def start(self, *, dies_at: str = "", constants: Constants | None = None, **settings: str) -> None:
+        """Starts a front. `dies_at`: a point of `tests/faults/dying_front.py` at which it dies after `let_die`.
+
+        `constants` differ in place of those that the rig was made with.
+        """
         environment = {
             "BASE_DIRECTORY": str(self.base),
             "WORKER_PORT": self.url.rpartition(":")[2],
@@ -56,10 +63,10 @@ class Rig:
             **settings,
         }
         dying = ["-m", "tests.faults.dying_front", dies_at, str(self.base / TRIGGER)]
-        program = dying if dies_at else ["-m", "darkroom.worker"]
+        program_of_worker = dying if dies_at else program(constants or self._constants)
         with self.log.open("ab") as log:  # noqa: ASYNC230 - the child writes to it
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, *program, env={**os.environ, **environment}, stdout=log, stderr=log, cwd=ROOT
+                sys.executable, *program_of_worker, env={**os.environ, **environment}, stdout=log, stderr=log, cwd=ROOT
             )
 
     @property
@@ -192,11 +199,13 @@ class Rig:
 
 
 @contextlib.asynccontextmanager
-async def a_rig(base: Path, patience_seconds: float = WAIT_SECONDS, **settings: str) -> AsyncIterator[Rig]:
+async def a_rig(
+    base: Path, patience_seconds: float = WAIT_SECONDS, constants: Constants | None = None, **settings: str
+) -> AsyncIterator[Rig]:
     """A worker's folder with the pack in it; nothing runs yet. Ends what runs at the end of the block."""
     write_pack(base)
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(patience_seconds)) as http:
-        rig = Rig(base, http, settings)
+        rig = Rig(base, http, settings, constants)
         try:
             yield rig
         finally:

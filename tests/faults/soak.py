@@ -40,10 +40,10 @@ PATIENCE_SECONDS = 300.0
 """A client that waits longer than this for an answer has been forgotten."""
 SETTINGS = {
     "SYNC_GRACE_SECONDS": str(GRACE_SECONDS),
-    "ENGINE_MAX_RESTARTS": "10000",
     "LOG_FORMAT": "json",
     "MAX_QUEUE_SIZE": "1000",
 }
+CONSTANTS = {"supervision": {"max_restarts": 10_000}}
 MEMORY_ROOM_MB = 12.0
 """The allocator does not give everything back; a leak of a few kB a job would be more than this."""
 ROOM = {"open_files": 6, "threads": 4, "tasks": 4}
@@ -264,7 +264,7 @@ class Soak:
 
 
 async def play(folder: Path, seconds: float, seed: int) -> dict[str, Any]:
-    async with running_peers() as peers, a_rig(folder, PATIENCE_SECONDS, **SETTINGS) as rig:
+    async with running_peers() as peers, a_rig(folder, PATIENCE_SECONDS, CONSTANTS, **SETTINGS) as rig:
         await rig.start()
         await rig.until_ready()
         soak = Soak(rig, peers, seed)

@@ -62,7 +62,7 @@ async def test_a_node_that_never_returns_can_be_cancelled_and_frees_the_engine(r
 
 
 async def test_an_engine_that_stops_answering_is_replaced_and_its_job_not_drawn_again(rig: Rig) -> None:
-    await rig.start(HEARTBEAT_TIMEOUT="5")
+    await rig.start(constants={"supervision": {"silence_seconds": 5}})
     await rig.until_ready()
     await rig.submit("running", draw("running", seconds=1.0))
     await rig.until_begun("running")
@@ -124,7 +124,7 @@ async def test_a_job_goes_on_whose_engine_and_front_are_killed_by_others_again_a
 
 
 async def test_what_waits_when_the_engine_dies_at_every_start_is_drawn_by_a_front_whose_engine_starts(rig: Rig) -> None:
-    await rig.start(ENGINE_MAX_RESTARTS="2", DRAIN_TIMEOUT="0.5")
+    await rig.start(constants={"supervision": {"max_restarts": 2}}, DRAIN_TIMEOUT="0.5")
     await rig.until_ready()
     await rig.submit("running", draw("running", seconds=5.0))
     await rig.submit("waiting", draw("waiting"))

@@ -61,7 +61,7 @@ async def test_the_loss_of_one_engine_loses_nothing_and_the_other_goes_on(rig: R
 async def test_engines_that_die_again_and_again_while_prompts_move_lose_nothing(tmp_path: Path) -> None:
     chance = random.Random(20261121)
     names = [f"job-{number}" for number in range(40)]
-    async with a_rig(tmp_path, ENGINES="2", ENGINE_MAX_RESTARTS="1000") as rig:
+    async with a_rig(tmp_path, constants={"supervision": {"max_restarts": 1000}}, ENGINES="2") as rig:
         await rig.start()
         await until_both_are_up(rig)
         for name in names:

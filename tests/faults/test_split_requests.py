@@ -71,12 +71,12 @@ async def test_seeds_have_the_same_bits_and_items_of_a_batch_differ_by_rounding_
 
 
 async def test_an_engine_that_dies_with_a_part_costs_no_image(tmp_path: Path) -> None:
-    async with a_rig(tmp_path, ENGINES="2", SPLIT_REQUESTS="true", ENGINE_MAX_RESTARTS="1000") as rig:
+    async with a_rig(tmp_path, constants={"supervision": {"max_restarts": 1000}}, ENGINES="2") as rig:
         await rig.start()
         await until_both_are_up(rig)
         for round_number in range(2):
             workflow = seeds(*range(10 * round_number, 10 * round_number + 4), steps=20)
-            await rig.submit(f"job-{round_number}", workflow)
+            await rig.submit(f"job-{round_number}", workflow, split=True)
             busy: list[int] = []
             while len(busy) < 2:
                 busy = [engine["pid"] for engine in await engines_of(rig) if engine["prompts"]]

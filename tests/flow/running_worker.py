@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 
 from tests.s3_server import free_ports
+from tests.worker.adjusted_front import Constants, program
 
 ROOT = Path(__file__).parents[2]
 CHECKPOINT = "small.safetensors"
@@ -43,7 +44,9 @@ class RunningWorker:
 
 
 @contextmanager
-def running_worker(base: Path, checkpoint: Path | None, **environment: str) -> Iterator[RunningWorker]:
+def running_worker(
+    base: Path, checkpoint: Path | None, constants: Constants | None = None, **environment: str
+) -> Iterator[RunningWorker]:
     """Serves from the moment `/ready` says 200 until the block ends. Raises RuntimeError with the log if it dies.
 
     Without a checkpoint it has the demo model alone.
@@ -67,7 +70,7 @@ def running_worker(base: Path, checkpoint: Path | None, **environment: str) -> I
     log = base / "worker.log"
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "darkroom.worker"],
+            [sys.executable, *program(constants)],
             cwd=ROOT,
             env={**os.environ, **settings},
             stdout=output,

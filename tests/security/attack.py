@@ -54,15 +54,14 @@ OWN_FAULTS = ("internal_error", "submission_failed")
 SETTINGS = {
     "API_KEYS": f"shop:{planted.CUSTOMER_KEY}:submit+read,hoarder:{planted.HOARDERS_KEY}:submit+read",
     "ADMIN_API_KEYS": planted.OPERATOR_KEY,
-    "CANCEL_GRACE_SECONDS": "5",
     "JOB_TIMEOUT": "60",
-    "INPUT_TIMEOUT": "5",
     "FETCH_MISSING": "any",
     "CALLER_MAX_STORED_BYTES": str(MAX_STORED_BYTES),
     "MAX_QUEUE_SIZE": "200",
     "LOG_FORMAT": "json",
     "ENGINE_SANDBOX": "bwrap" if shutil.which("bwrap") else "off",
 }
+CONSTANTS = {"supervision": {"cancel_grace_seconds": 5}, "inputs": {"timeout_seconds": 5}}
 
 
 @dataclass
@@ -263,7 +262,7 @@ def attack(seconds: float, seed: int, only: Sequence[str], kept: Path | None = N
         host = urlsplit(liar.url).hostname
         environment = {**planted.environment(), **SETTINGS, "ALLOWED_PRIVATE_HOSTS": str(host), **settings}
         environment["HF_ENDPOINT"] = f"{liar.url}/hub"
-        with worker_process(base, **environment) as worker:
+        with worker_process(base, CONSTANTS, **environment) as worker:
             run = Attack(worker, liar, seed, seconds, only)
             asyncio.run(run.run())
             return run.report

@@ -54,7 +54,7 @@ async def test_requests_a_second(tmp_path: Path) -> None:
 
 
 async def test_keys_are_counted_apart_and_wrong_ones_as_their_address(tmp_path: Path) -> None:
-    settings = {"api_keys": "first,second", "caller_max_requests_per_second": 0.02, "caller_limits_for_admins": True}
+    settings = {"api_keys": "first,second", "caller_max_requests_per_second": 0.02}
     async with limited(tmp_path, **settings) as front:
 
         async def status(name: str) -> int:
@@ -90,7 +90,7 @@ async def test_jobs_that_arrive_together_are_counted_together(tmp_path: Path) ->
 
 
 async def test_a_caller_with_many_jobs_takes_turns_with_the_others(tmp_path: Path) -> None:
-    settings = {"api_keys": "many,few", "caller_max_jobs_running": 1, "caller_limits_for_admins": True}
+    settings = {"api_keys": "many,few", "caller_max_jobs_running": 1}
     async with limited(tmp_path, **settings) as front:
         for number in range(5):  # the first long enough to be seen running on a busy machine
             await send(front, wait(0.3 if number else 3.0), key("many"), request_id=f"many{number}")

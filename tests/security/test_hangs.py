@@ -55,7 +55,7 @@ async def ends_once_and_frees_the_engine(rig: Rig, how: str, *, is_cancelled: bo
 
 @pytest.mark.slow
 async def test_an_engine_whose_node_holds_the_interpreter_is_replaced_after_the_grace(rig: Rig) -> None:
-    await rig.start(CANCEL_GRACE_SECONDS="1")
+    await rig.start(constants={"supervision": {"cancel_grace_seconds": 1}})
     await rig.until_ready()
     await ends_once_and_frees_the_engine(rig, "lock", is_cancelled=True)
     assert await losses_of(rig) == {"stop_ignored": 1}
@@ -75,7 +75,7 @@ async def test_the_next_job_runs_in_time_after_a_cancel(rig: Rig, how: str) -> N
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", WAYS)
 async def test_a_job_ends_by_its_time_limit_and_frees_the_engine(rig: Rig, how: str) -> None:
-    await rig.start(JOB_TIMEOUT="8", CANCEL_GRACE_SECONDS="1")
+    await rig.start(constants={"supervision": {"cancel_grace_seconds": 1}}, JOB_TIMEOUT="8")
     await rig.until_ready()
     await ends_once_and_frees_the_engine(rig, how, is_cancelled=False)
     assert await losses_of(rig) == {"stop_ignored": 1}
@@ -84,7 +84,7 @@ async def test_a_job_ends_by_its_time_limit_and_frees_the_engine(rig: Rig, how: 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_a_job_that_silences_the_engine_is_not_run_again(rig: Rig) -> None:
-    await rig.start(HEARTBEAT_TIMEOUT="3")
+    await rig.start(constants={"supervision": {"silence_seconds": 3}})
     await rig.until_ready()
     await rig.submit("stuck", stick("stuck", "lock"))
     failed = await rig.until("stuck")
@@ -98,7 +98,7 @@ async def test_a_job_that_silences_the_engine_is_not_run_again(rig: Rig) -> None
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_hangs_and_crashes_in_a_row_leave_the_worker_serving(rig: Rig) -> None:
-    await rig.start(CANCEL_GRACE_SECONDS="0.5", ENGINE_MAX_RESTARTS="3", STALL_TIMEOUT="3")
+    await rig.start(constants={"supervision": {"cancel_grace_seconds": 0.5, "max_restarts": 3}}, STALL_TIMEOUT="3")
     await rig.until_ready()
     for number in range(6):
         await rig.submit(f"deadly-{number}", die(f"deadly-{number}"))
@@ -119,7 +119,7 @@ async def test_hangs_and_crashes_in_a_row_leave_the_worker_serving(rig: Rig) -> 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_of_several_engines_only_the_stuck_one_is_replaced(tmp_path: Path) -> None:
-    async with a_rig(tmp_path, ENGINES="2", CANCEL_GRACE_SECONDS="3") as rig:
+    async with a_rig(tmp_path, constants={"supervision": {"cancel_grace_seconds": 3}}, ENGINES="2") as rig:
         await rig.start()
 
         async def engines() -> list[dict[str, Any]]:

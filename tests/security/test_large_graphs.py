@@ -90,7 +90,7 @@ async def test_three_hundred_thousand_nodes_are_refused_by_their_number_where_th
     (tmp_path / "engine").mkdir()
     async with (
         FakeEngine(tmp_path / "engine") as engine,
-        running_front(tmp_path, engine, max_json_elements=2_000_000) as front,
+        running_front(tmp_path, engine, constants={"json_structure": {"max_elements": 2_000_000}}) as front,
     ):
         (problem,) = (await refusal(front, unknown(300_000)))["problems"]
         assert (problem["type"], problem["extra"]) == ("max_nodes", {"received": 300_000})

@@ -30,12 +30,18 @@ from darkroom.worker.settings.environment import load_settings
 from tests.flow.running_worker import ROOT, RunningWorker, stop, wait_until_ready
 from tests.s3_server import free_ports
 from tests.security.worker_process import IMAGE, job, processes_below
+from tests.worker.adjusted_front import program
 
 ENGINE_UID = 10002
 OTHER_UID = 12345
 MAX_PROCESSES = 400
 MAX_FILE_BYTES = 8 * 2**20
 MAX_MEMORY_BYTES = 6 * 2**30
+LIMITS = {
+    "max_processes": MAX_PROCESSES,
+    "max_file_bytes": MAX_FILE_BYTES,
+    "max_memory_bytes": MAX_MEMORY_BYTES,
+}
 IS_ROOT = os.geteuid() == 0
 PACK = Path(__file__).parent / "hostile_pack"
 
@@ -124,9 +130,6 @@ def attacked(level: Level, **environment: str) -> Iterator[Attacked]:
         "WORKER_PORT": str(port),
         "ENGINE_SANDBOX": level.name,
         "ENGINE_USER": str(ENGINE_UID),
-        "ENGINE_MAX_PROCESSES": str(MAX_PROCESSES),
-        "ENGINE_MAX_FILE_BYTES": str(MAX_FILE_BYTES),
-        "ENGINE_MAX_MEMORY_BYTES": str(MAX_MEMORY_BYTES),
         "S3_SECRET_ACCESS_KEY": "planted-setting",
         "HF_TOKEN": "planted-token",
         "CPU": "true",
@@ -140,7 +143,7 @@ def attacked(level: Level, **environment: str) -> Iterator[Attacked]:
     log = base.with_suffix(".log")
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [*as_user, python, "-m", "darkroom.worker"],
+            [*as_user, python, *program({"sandbox": LIMITS})],
             cwd=base,
             env=settings,
             stdout=output,

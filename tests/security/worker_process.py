@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.flow.running_worker import RunningWorker, running_worker
+from tests.worker.adjusted_front import Constants
 
 IMAGE = {
     "1": {"class_type": "EmptyImage", "inputs": {"width": 8, "height": 8, "batch_size": 1, "color": 255}},
@@ -17,11 +18,11 @@ IMAGE = {
 
 
 @contextmanager
-def worker_process(base: Path, **environment: str) -> Iterator[RunningWorker]:
+def worker_process(base: Path, constants: Constants | None = None, **environment: str) -> Iterator[RunningWorker]:
     no_model = base / "empty.safetensors"
     base.mkdir(parents=True, exist_ok=True)
     no_model.touch()
-    with running_worker(base, no_model, **environment) as worker:
+    with running_worker(base, no_model, constants, **environment) as worker:
         yield worker
 
 

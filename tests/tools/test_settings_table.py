@@ -8,7 +8,7 @@ from pathlib import PurePath
 import pytest
 from pydantic import SecretStr
 
-from darkroom.worker.settings.section import variables_of
+from darkroom.worker.settings.section import settings_of, variables_of
 from darkroom.worker.settings.settings import Settings
 from darkroom.worker.settings.variable_names import IGNORED_NAMES, known_names
 from tests.markdown import list_items
@@ -27,10 +27,18 @@ def test_the_page_is_current() -> None:
     assert settings_table.main(["--check"]) == 0, "run `python tools/settings_table.py`"
 
 
-def test_the_page_names_every_variable_once() -> None:
+def test_the_page_names_every_setting_once() -> None:
     names = [name for name, _ in described(PAGE.read_text("utf-8"))]
-    assert names == [variable.name for variable in variables_of(Settings)]
-    assert len(set(names)) == len(names) > 100
+    assert names == list(settings_of(Settings))
+    assert 100 < len(set(names)) == len(names) <= 120
+
+
+def test_the_page_names_every_part_below_its_setting() -> None:
+    items = list_items(PAGE.read_text("utf-8"))
+    for variable in variables_of(Settings):
+        if variable.part_of:
+            (item,) = (item for item in items if item.startswith(f"`{variable.part_of}`"))
+            assert f"`{variable.name}`" in item and f"`{variable.key or variable.name}`" in item
 
 
 def test_the_page_names_every_other_name() -> None:

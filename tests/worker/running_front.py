@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +25,7 @@ from darkroom.worker.settings.environment import load_settings
 from darkroom.worker.settings.platforms import VastTiming
 from darkroom.worker.settings.settings import Settings
 from tests.fakes import FakeEngine
+from tests.worker.adjusted_front import Constants, with_constants
 from tests.worker.databases import give_database
 
 
@@ -92,15 +93,12 @@ async def until(is_so: Callable[[], Awaitable[bool]], seconds: float = 60) -> No
             await asyncio.sleep(0.01)
 
 
-def settings_for(
-    state: Path, engine_url: str, constants: Mapping[str, Mapping[str, Any]] = MappingProxyType({}), **changes: Any
-) -> Settings:
+def settings_for(state: Path, engine_url: str, constants: Constants = MappingProxyType({}), **changes: Any) -> Settings:
     """Return settings with these variables; `constants` are fields of sections that no variable sets."""
     given = {"engine_url": engine_url, "state_directory": state, "benchmark": "off", "drain_timeout": 0.1}
     given["access_log"] = False  # the log of a test is read when it fails
     settings = load_settings(env_file=None, **{**given, "min_free_disk_bytes": 0, **changes}).settings
-    sections = {name: getattr(settings, name).model_copy(update=values) for name, values in constants.items()}
-    return settings.model_copy(update=sections)
+    return with_constants(settings, constants)
 
 
 @contextlib.asynccontextmanager

@@ -45,7 +45,7 @@ async def front_with_keys(folder: Path, engine: FakeEngine) -> AsyncIterator[Run
     (modifiers / "Sketch.toml").write_text(SKETCH)
     (modifiers / "sketch.json").write_text(json.dumps(draw()))
     async with running_front(
-        folder / "base", engine, api_keys=f"shop:{KEY}", modifiers_directory=str(modifiers)
+        folder / "base", engine, api_keys=f"shop:{KEY}", base_directory=str(modifiers.parent)
     ) as front:
         yield front
 

@@ -145,7 +145,7 @@ def _job_request(
         wants_previews=given.previews,
         receipt=parsed.receipt,
         parameters=_parameters(parsed, made),
-        is_split=services.splits_requests if given.split is None else given.split,
+        is_split=bool(given.split),
     )
 
 

@@ -24,6 +24,8 @@ PAGE_HEADERS: Final = {
     b"cross-origin-opener-policy": b"same-origin",
 }
 
+HSTS: Final = b"max-age=86400"  # a day: browsers apply it to the whole host, whatever the port
+
 _PLAYED: Final = ("audio/", "video/")
 _PLAYED_POLICY: Final = "default-src 'none'; media-src 'self'"
 _FILE_POLICY: Final = "sandbox; default-src 'none'"
@@ -74,18 +76,17 @@ def _hashes(texts: Iterable[str]) -> Iterable[str]:
 
 
 class PageHeaders:
-    """ASGI middleware that adds security headers. `hsts_seconds` 0: no Strict-Transport-Security header."""
+    """ASGI middleware that adds security headers, with TLS Strict-Transport-Security among them."""
 
-    def __init__(self, app: ASGIApp, hsts_seconds: int) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._hsts = f"max-age={hsts_seconds}".encode() if hsts_seconds else b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and add the headers to its reply."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        hsts = self._hsts if scope.get("scheme") == "https" else b""
+        hsts = HSTS if scope.get("scheme") == "https" else b""
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -98,8 +98,7 @@ def nobody(request: Request) -> Identity:
 
 def caller_of_jobs(request: Request, identity: Identity) -> str:
     """Return the name under which the jobs of a caller are counted; empty for a caller without limits."""
-    are_admins_limited = services_of(request).caller_limits.are_for_admins
-    return caller_name(identity, are_admins_limited=are_admins_limited)
+    return caller_name(identity)
 
 
 def _count_request(request: Request, identity: Identity) -> None:

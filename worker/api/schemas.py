@@ -132,7 +132,7 @@ class GenerateInput(StoresInput):
     split: bool | None = Field(
         default=None,
         description="Run on several engines of the worker at once, where they are idle and the workflow has parts. "
-        "Left out: SPLIT_REQUESTS.",
+        "Left out: on one.",
     )
     metadata: dict[str, Any] = Field(
         default_factory=dict, description="Returned with the job, in its result, its webhooks and the list of jobs."

@@ -101,7 +101,6 @@ class Services:
     redelivery: Redelivery
     bodies: Bodies
     connections: ConnectionTable
-    hsts_seconds: int
     check_webhook_url: Callable[[str], None]
     targets: OutputTargets
     platform: Platform
@@ -113,7 +112,6 @@ class Services:
     interface: EngineInterface | None  # None: FRONT_END is off
     has_access_log: bool = True
     price_per_hour: float = 0.0
-    splits_requests: bool = False
     shows_folders: bool = True  # of this machine, in results
     intake: Intake | None = None  # of jobs from a broker
     platform_routes: PlatformRoutes | None = None

@@ -15,18 +15,16 @@ EXIT_UNRECOVERABLE = 4
 class Announcements:
     """Receiver of the outcomes of qualification (its `Announcer`) and of engines that cannot be started.
 
-    `assumed` is the speed of the settings, used before one is measured; `on_ready` is called when the worker serves.
+    `on_ready` is called when the worker serves.
     """
 
     def __init__(
         self,
         services: Services,
-        assumed: float,
         on_ready: Callable[[], None],
         stop_server: Callable[[int], None],
     ) -> None:
         self._services = services
-        self._assumed = assumed
         self._on_ready = on_ready
         self._stop_server = stop_server
 
@@ -37,7 +35,7 @@ class Announcements:
         is_estimate = bool(services.qualification.report.get("workload_is_estimate"))
         num_engines = max(1, len(services.pool.clients_serving))
         services.run_clock.expect(measured / num_engines, is_estimate=is_estimate)
-        platform.autoscaler.loaded(measured or assumed_speed(self._assumed, platform.workload))
+        platform.autoscaler.loaded(measured or assumed_speed(platform.workload))
         self._on_ready()
         if was_closed:
             write_marker("BACKENDS_READY")

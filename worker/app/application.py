@@ -86,7 +86,7 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
     app.state.openapi_of_callers = DocumentCache()  # with the stored workflows
     app.add_middleware(SmallBodies, limits=services.bodies.structure, routes=app.router.routes)
     app.add_middleware(PackedBodies)
-    app.add_middleware(PageHeaders, hsts_seconds=services.hsts_seconds)
+    app.add_middleware(PageHeaders)
     if services.has_access_log:
         app.add_middleware(AccessLog)
     app.add_middleware(RequestTracing, tracer=services.tracer)

@@ -111,7 +111,6 @@ class Front:
         self._families = FamilyLearning(self._fleet.pool, services.modifiers)
         self._announcements = Announcements(
             services,
-            settings.autoscaler.assumed_speed,
             lambda: self._tasks.spawn(self._families.learn()),
             stop_server,
         )

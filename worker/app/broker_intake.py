@@ -40,6 +40,7 @@ def build_intake(config: BrokerConfig, services: Services, has_room: Callable[[]
     return Intake(
         broker,
         config,
+        lambda: services.pool.num_places,
         services.store,
         services.pipeline,
         accept=lambda delivery: accept_message(services, delivery),

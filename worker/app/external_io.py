@@ -76,7 +76,7 @@ class ExternalIo:
         config = settings.checkpoints
         if not config.seconds:
             return None
-        target = choose_target(None, settings.s3) if config.store == "s3" else None
+        target = choose_target(None, settings.s3) if config.are_copied else None
         copies = None if target is None else S3Checkpoints(self._stores, target)
         return JobCheckpoints(settings.checkpoint_directory, config.seconds, copies)
 

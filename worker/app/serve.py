@@ -35,7 +35,7 @@ from darkroom.worker.observe.log_markers import write_marker
 from darkroom.worker.observe.logs import LogForm, Redaction, set_up_logs
 from darkroom.worker.observe.prompt_texts import PromptTexts
 from darkroom.worker.settings.api_keys import HASHED
-from darkroom.worker.settings.environment import load_settings, site_tokens
+from darkroom.worker.settings.environment import LoadedSettings, has_colors, load_settings, site_tokens
 from darkroom.worker.settings.listener import TlsFiles
 from darkroom.worker.settings.models import parse_tokens
 from darkroom.worker.settings.settings import Settings
@@ -88,17 +88,21 @@ class FrontServer(GuardedServer):
 
 
 def serve(**overrides: Any) -> int:
-    """Run the front until it is stopped; return the exit code."""
+    """Run the front until it is stopped; return the exit code. `overrides` are settings by variable."""
     try:
-        loaded = load_settings(**overrides)
-        check_may_listen(loaded.settings)
-        secrets = known_secrets(loaded.settings)
+        return serve_with(load_settings(**overrides))
     except SettingsInvalid as error:
         sys.stderr.write(f"Settings: {error.message}\n")
         return EXIT_BAD_SETTING
+
+
+def serve_with(loaded: LoadedSettings) -> int:
+    """Run the front with these settings until it is stopped; return the exit code. Raises SettingsInvalid."""
     settings = loaded.settings
+    check_may_listen(settings)
+    secrets = known_secrets(settings)
     prompt_texts = PromptTexts()
-    form = LogForm(settings.log.format, settings.log.effective_level, has_colours=not settings.log.no_color)
+    form = LogForm(settings.log.format, settings.log.effective_level, has_colours=has_colors())
     set_up_logs(form, Redaction(secrets, prompt_texts))
     log = structlog.get_logger("main")
     for warning in loaded.warnings:

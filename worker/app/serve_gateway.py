@@ -35,7 +35,7 @@ from darkroom.worker.observe.http_metrics import HttpMetrics
 from darkroom.worker.observe.logs import LogForm, Redaction, set_up_logs
 from darkroom.worker.observe.prompt_texts import PromptTexts
 from darkroom.worker.prompts.rules import PromptRules
-from darkroom.worker.settings.environment import load_settings, trusted_proxies
+from darkroom.worker.settings.environment import has_colors, load_settings, trusted_proxies
 from darkroom.worker.settings.settings import Settings
 
 EXIT_UNUSABLE = 1
@@ -98,7 +98,7 @@ def serve_gateway(**overrides: Any) -> int:
     try:
         settings = load_settings(**overrides).settings
         check_may_listen(settings)
-        form = LogForm(settings.log.format, settings.log.effective_level, has_colours=not settings.log.no_color)
+        form = LogForm(settings.log.format, settings.log.effective_level, has_colours=has_colors())
         set_up_logs(form, Redaction(settings.secret_values(), PromptTexts()))
         raise_open_files()
         services = build_services(settings)
@@ -106,9 +106,7 @@ def serve_gateway(**overrides: Any) -> int:
         sys.stderr.write(f"Settings: {error.message}\n")
         return EXIT_BAD_SETTING
     config = uvicorn.Config(
-        create_gateway_app(
-            services, hsts_seconds=settings.listener.hsts_seconds, has_access_log=settings.log.has_access_log
-        ),
+        create_gateway_app(services, has_access_log=settings.log.has_access_log),
         host=settings.listen_host,
         port=settings.listener.port,
         ws="none",

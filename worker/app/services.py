@@ -69,7 +69,7 @@ def build_services(
         manifest_state=ManifestState(storage.models.library, pool),
         uploads=external_io.uploads,
         modifiers=_modifiers(settings),
-        links=LinkSigner(link_key(settings.folders.state_path), settings.outputs.link_seconds),
+        links=LinkSigner(link_key(settings.folders.state_path)),
         metrics=areas.metrics.metrics,
         http_metrics=areas.metrics.http,
         scrape=areas.metrics.scrape,
@@ -92,7 +92,6 @@ def build_services(
         redelivery=Redelivery(storage.store, external_io.outputs),
         bodies=Bodies(settings.bodies, settings.json_limits()),
         connections=connections,
-        hsts_seconds=settings.listener.hsts_seconds,
         check_webhook_url=external_io.check_webhook_url,
         targets=external_io.targets,
         platform=areas.platform,
@@ -105,7 +104,6 @@ def build_services(
         interface=EngineInterface(pool) if settings.engine.has_front_end else None,
         has_access_log=settings.log.has_access_log,
         price_per_hour=settings.broker.price_per_hour,
-        splits_requests=settings.engine.splits_requests,
         shows_folders=not settings.asks_for_keys,
     )
 

@@ -9,6 +9,8 @@ from darkroom.contract.graph.work import UNIT_COST
 from darkroom.worker.json.values import JsonObject
 from darkroom.worker.settings.workload import Workload
 
+ASSUMED_SPEED = 20.0  # an image of 512x512 in 5 s: a small GPU's, so that the autoscaler sends little at first
+
 
 def measured_speed(report: Mapping[str, Any], workload: Workload) -> float:
     """Return the costs per second of all engines that serve together; 0 where the report has no measurement."""
@@ -30,9 +32,9 @@ def _images_per_second(engine: JsonObject) -> float:
     return 1 / seconds if seconds else 0.0
 
 
-def assumed_speed(computed: float, workload: Workload) -> float:
-    """Return the speed to report without a measurement: `computed` (in computed costs) in this worker's unit."""
-    return computed / UNIT_COST if workload is Workload.ONE else computed
+def assumed_speed(workload: Workload) -> float:
+    """Return the speed to report without a measurement, in this worker's unit."""
+    return ASSUMED_SPEED / UNIT_COST if workload is Workload.ONE else ASSUMED_SPEED
 
 
 def _positive(report: JsonObject, name: str) -> float:

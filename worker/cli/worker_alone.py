@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO
 
@@ -18,18 +18,19 @@ StartedWorker = tuple[subprocess.Popen[bytes], str]
 
 @contextmanager
 def worker_alone(
-    changes: Mapping[str, str], log: IO[bytes] | None = None
+    changes: Mapping[str, str], log: IO[bytes] | None = None, command: Sequence[str] | None = None
 ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """Start a worker with this environment's settings and `changes`; give its process and address.
 
-    Its log goes to `log`, standard error without one.
+    Its log goes to `log`, standard error without one. `command` starts it, `darkroom serve` without one.
     """
     port = free_port()
     address = {"WORKER_HOST": "127.0.0.1", "WORKER_PORT": str(port), "AUTOSCALER": "plain", "USE_SSL": "false"}
-    command = list(command_of("darkroom.worker"))
     output = sys.stderr if log is None else log
     environment = inherited_environment({**address, **changes})
-    process = subprocess.Popen(command, env=environment, stdout=output, stderr=None if log is None else log)
+    process = subprocess.Popen(
+        command or command_of("darkroom.worker"), env=environment, stdout=output, stderr=None if log is None else log
+    )
     try:
         yield process, f"http://127.0.0.1:{port}"
     finally:

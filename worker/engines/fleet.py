@@ -36,6 +36,7 @@ from darkroom.worker.settings.environment import child_environment
 
 MEMORY_LOOK_SECONDS = 2.0
 IMMEDIATE_STOP_SECONDS = 0.5
+RESTART_WINDOW_SECONDS = 600.0  # a fault of the machine shows again within it; rare ones do not add up
 METRICS_SECONDS = 1.5
 TOKEN_FILE = "token"
 
@@ -200,7 +201,7 @@ class EngineFleet:
         process = EngineProcess(
             command,
             lambda loss: self._lost(engine, loss),
-            budget=RestartBudget(self._config.max_restarts, self._config.restart_window_seconds),
+            budget=RestartBudget(self._config.max_restarts, RESTART_WINDOW_SECONDS),
             memory=self._memory,
             token=self._token,
             find_culprit=lambda reason: engine.find_culprit(reason),

@@ -56,6 +56,11 @@ class EnginePool:
         self._relief = Relief(self._slots, self._assign_engines)
 
     @property
+    def num_places(self) -> int:
+        """Number of prompts that all engines take at once, the waiting ones among them."""
+        return sum(slot.runs_at_once + 1 for slot in self._slots)
+
+    @property
     def clients(self) -> list[EngineClient]:
         return [slot.client for slot in self._slots]
 

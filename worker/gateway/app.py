@@ -30,7 +30,7 @@ MAX_PATH_LENGTH = 200
 log = structlog.get_logger("gateway")
 
 
-def create_gateway_app(services: GatewayServices, *, hsts_seconds: int = 0, has_access_log: bool = False) -> FastAPI:
+def create_gateway_app(services: GatewayServices, *, has_access_log: bool = False) -> FastAPI:
     """Build the application, which opens the gateway's connections when the server starts."""
 
     def enter(_app: FastAPI) -> AbstractAsyncContextManager[None]:
@@ -45,7 +45,7 @@ def create_gateway_app(services: GatewayServices, *, hsts_seconds: int = 0, has_
     ]
     app.add_middleware(SmallBodies, limits=services.bodies.structure, routes=routes)
     app.add_middleware(PackedBodies)
-    app.add_middleware(PageHeaders, hsts_seconds=hsts_seconds)
+    app.add_middleware(PageHeaders)
     if has_access_log:
         app.add_middleware(AccessLog)
     app.add_middleware(RequestMetrics, metrics=services.http_metrics)

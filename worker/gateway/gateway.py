@@ -45,6 +45,7 @@ SEND_AGAIN_SECONDS = 2.0
 COLLECT_SECONDS = 1.0
 BATCH = 500
 EVENT_SECONDS = 1.0
+CANCEL_SECONDS = 5.0  # for which a cancel waits until a worker has ended the job: some sampling steps
 STORED_SECONDS = 5.0  # between looks at the database for those that wait: an end comes to the broker first
 EXPIRY_SECONDS = 60.0
 SECRET_FREE_WORDS = "Request accepted"
@@ -162,8 +163,7 @@ class Gateway:
 
     def _limit_of(self, caller: Identity) -> int | None:
         """Return the number of jobs that a caller may have at a time; None for no limit."""
-        is_limited = caller.key_name and (self._limits.are_for_admins or not caller.is_admin)
-        return self._limits.jobs_waiting if is_limited else None
+        return self._limits.jobs_waiting if caller.key_name and not caller.is_admin else None
 
     async def _check_size(self) -> None:
         """Raise QueueFull where too many jobs wait. Replicas that take jobs at once may exceed it by one each."""
@@ -242,7 +242,7 @@ class Gateway:
             error = {"status": 499, "code": "job_cancelled", "message": "The job was cancelled"}
             body = refusal(job.id, "Request cancelled", error) | {"status": JobState.CANCELLED.value}
             await self.producer.settle(broker_id(job.number), json.dumps(body).encode())
-        async with _within(self._config.cancel_seconds):
+        async with _within(CANCEL_SECONDS):
             async for event in self.follow(job):
                 job = event.job
         return job

@@ -29,7 +29,7 @@ IPV6_PREFIX: Final = 64  # prefix length that a provider assigns to one customer
 MAX_WINDOW_SECONDS: Final = 60
 
 
-def caller_name(identity: Identity, *, are_admins_limited: bool = False) -> str:
+def caller_name(identity: Identity) -> str:
     """Return the name under which a caller is counted, or `EXEMPT` for a caller without limits.
 
     Exempt are keys with the admin scope, and callers without a key on this machine itself who may use the worker. One
@@ -37,7 +37,7 @@ def caller_name(identity: Identity, *, are_admins_limited: bool = False) -> str:
     """
     is_here = is_loopback(identity.address) and bool(identity.scopes)
     is_operator = identity.is_admin if identity.key_name else is_here
-    if is_operator and not are_admins_limited:
+    if is_operator:
         return EXEMPT
     if identity.key_name:
         return f"{KEY_PREFIX}{identity.key_name}"

@@ -44,6 +44,7 @@ from darkroom.worker.s3.targets import S3Target
 from darkroom.worker.settings.outputs import InputLimits
 
 CONNECT_SECONDS = 10.0
+MAX_REDIRECTS = 5  # stores and CDNs redirect once or twice; each address is checked anew
 DECODED_LENGTH = 1024 * 1024  # base64 characters decoded at a time
 OTHER_ALPHABET = str.maketrans("-_", "+/")
 
@@ -81,7 +82,7 @@ class InputFetcher:
         self._http = plain_client(
             transport=guard.transport(),
             trust_env=False,
-            timeout=httpx.Timeout(limits.timeout_seconds, connect=min(CONNECT_SECONDS, limits.timeout_seconds)),
+            timeout=httpx.Timeout(limits.download_seconds, connect=min(CONNECT_SECONDS, limits.download_seconds)),
             headers={"User-Agent": "darkroom"},
         )
 
@@ -187,7 +188,7 @@ class InputFetcher:
     async def _download(self, url: str, shown: str, partial: Path, asked_headers: DownloadHeaders) -> tuple[str, int]:
         try:
             async with (
-                asyncio.timeout(self._limits.timeout_seconds),
+                asyncio.timeout(self._limits.download_seconds),
                 self._answer_to(url, asked_headers) as response,
             ):
                 if response.status_code != 200:
@@ -203,7 +204,7 @@ class InputFetcher:
                     check_room=lambda: self._check_room(0, shown),
                 )
         except TimeoutError:
-            raise DownloadFailed(f"{shown} took over {self._limits.timeout_seconds:g} s") from None
+            raise DownloadFailed(f"{shown} took over {self._limits.download_seconds:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise DownloadFailed(f"{shown}: {_why(error)}") from None
 
@@ -211,7 +212,7 @@ class InputFetcher:
     async def _answer_to(self, url: str, asked_headers: DownloadHeaders) -> AsyncIterator[httpx.Response]:
         """Open the response at the end of the redirects, whose bodies are never read. Raises httpx.HTTPError."""
         request = self._http.build_request("GET", url, headers=headers_for(url, asked_headers))
-        for _ in range(self._limits.max_redirects + 1):
+        for _ in range(MAX_REDIRECTS + 1):
             response = await self._http.send(request, stream=True)
             try:
                 if response.next_request is None:

@@ -58,10 +58,3 @@ def _check_length(facts: dict[str, Any], limits: InputLimits) -> None:
             f"has {samples} samples of audio ({audio}); expected at most {max_samples}, "
             f"{SAMPLES_PER_SECOND} for each second of INPUT_MAX_SECONDS"
         )
-    pixels = facts.get("width", 0) * facts.get("height", 0) * facts.get("frames", 0)
-    if limits.max_video_pixels is not None and pixels > limits.max_video_pixels:
-        size = f"{facts['width']}x{facts['height']} px"
-        raise BrokenFile(
-            f"has {pixels} pixels in {facts['frames']} frames of {size}; "
-            f"expected at most {limits.max_video_pixels} (INPUT_MAX_VIDEO_PIXELS)"
-        )

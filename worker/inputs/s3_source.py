@@ -64,16 +64,16 @@ class S3Source:
         Raises DownloadFailed, InputTooLarge; AddressRefused and HostUnknown for an endpoint of the request.
         """
         shown = f"s3://{target.bucket_name}/{key}"
-        seconds = min(target.connect_timeout_seconds, self._limits.timeout_seconds)
+        seconds = min(target.connect_timeout_seconds, self._limits.download_seconds)
         patient = replace(target, connect_timeout_seconds=seconds)
         try:
-            async with asyncio.timeout(self._limits.timeout_seconds), self._stores.read(patient, key) as found:
+            async with asyncio.timeout(self._limits.download_seconds), self._stores.read(patient, key) as found:
                 if found.length is not None and found.length > self._limits.max_bytes:
                     raise too_large(shown, self._limits.max_bytes)
                 return await write_partial(
                     found.chunks, partial, max_bytes=self._limits.max_bytes, shown=shown, check_room=check_room
                 )
         except TimeoutError:
-            raise DownloadFailed(f"{shown} took over {self._limits.timeout_seconds:g} s") from None
+            raise DownloadFailed(f"{shown} took over {self._limits.download_seconds:g} s") from None
         except StoreFailed as failed:
             raise DownloadFailed(f"{shown}: {failed.reason}", reason=failed.reason) from None

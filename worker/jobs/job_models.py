@@ -21,7 +21,6 @@ from darkroom.worker.models.download.bucket_level import parse_level
 from darkroom.worker.models.download.downloader import DownloadProgress, ModelDownloader
 from darkroom.worker.models.entry import ModelEntry, find_name_problem
 from darkroom.worker.models.errors import DiskFull, DownloadBroke, ModelsError, SourceUnreachable
-from darkroom.worker.models.eviction import EvictionRules
 from darkroom.worker.models.files import list_models
 from darkroom.worker.models.library import ModelLibrary
 from darkroom.worker.models.preload import preload_names
@@ -61,7 +60,7 @@ class JobModels:
         self.disk = DiskLevel(
             library.directory,
             state_directory / "model_uses.json",
-            EvictionRules(settings.eviction, settings.disk_bytes, settings.unused_seconds),
+            settings.disk_bytes,
             {entry.place for entry in library.manifest.required()},
             self._evicted,
         )
@@ -77,7 +76,7 @@ class JobModels:
         await asyncio.to_thread(self.disk.sweep)
 
     async def run_forever(self) -> None:
-        """Evict files above the limit and expired ones, again and again."""
+        """Evict files above the limit, again and again."""
         while True:
             await asyncio.to_thread(self.disk.sweep)
             await asyncio.sleep(SWEEP_SECONDS)

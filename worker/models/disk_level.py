@@ -13,43 +13,39 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import structlog
 
-from darkroom.worker.models.eviction import (
-    EvictionRules,
-    FileUse,
-    after_use,
-    choose_victims,
-    first_use,
-    victims_for_room,
-)
+from darkroom.worker.models.eviction import FileUse, after_use, choose_victims
 from darkroom.worker.models.files import ModelFile, checksum_path, list_models
 
 log = structlog.get_logger("models")
 
 
 class DiskLevel:
-    """Owner of the downloaded files. Methods may be called from any thread; those that list files read the folder."""
+    """Owner of the downloaded files. Methods may be called from any thread; those that list files read the folder.
+
+    `max_bytes` 0: no limit, and nothing is evicted.
+    """
 
     def __init__(
         self,
         models_directory: Path,
         uses_path: Path,
-        rules: EvictionRules,
+        max_bytes: int,
         pinned: Collection[str] = (),
         on_evicted: Callable[[str, int], None] = lambda place, num_bytes: None,
     ) -> None:
         self._models = models_directory
         self._path = uses_path
-        self._rules = rules
+        self._max_bytes = max_bytes
         self._pinned = frozenset(pinned)
         self._on_evicted = on_evicted
         self._lock = threading.Lock()
         self._held: dict[str, set[str]] = {}  # place -> job ids
-        self._clock, self._uses = _read_uses(uses_path)
+        self._uses = _read_uses(uses_path)
         self._is_changed = False
 
     def has(self, place: str) -> bool:
@@ -61,11 +57,11 @@ class DiskLevel:
             self._held.setdefault(place, set()).add(job_id)
             known, now = self._uses.get(place), time.time()
             if known is not None:
-                self._uses[place] = after_use(known, now, self._clock)
+                self._uses[place] = after_use(known, now)
             else:
                 with suppress(OSError):
                     size_bytes = (self._models / place).stat().st_size
-                    self._uses[place] = first_use(place, size_bytes, now, self._clock)
+                    self._uses[place] = FileUse(place, size_bytes, now)
             self._is_changed = True
 
     def hold(self, place: str, job_id: str) -> None:
@@ -83,17 +79,19 @@ class DiskLevel:
 
     def make_room(self, num_bytes: int) -> None:
         """Evict files until `num_bytes` more of the disk are free, as far as that is possible."""
-        if self._rules.max_bytes or self._rules.policy == "ttl":  # else the operator has no files evicted
+        if self._max_bytes:  # else the operator has no files evicted
             there = self._downloaded()
             with self._lock:
-                self._remove(victims_for_room(self._with_uses(there), self._kept(), self._rules, num_bytes))
+                self._remove(choose_victims(self._with_uses(there), self._kept(), num_bytes))
 
     def sweep(self, room_bytes: int = 0) -> None:
-        """Evict files above the limit with so many bytes to come, and expired ones; write the uses to disk."""
+        """Evict files above the limit with so many bytes to come; write the uses to disk."""
         there = self._downloaded()
         with self._lock:
             files = self._with_uses(there)
-            self._remove(choose_victims(files, self._kept(), self._rules, time.time(), room_bytes=room_bytes))
+            if self._max_bytes:
+                over_bytes = sum(file.size_bytes for file in files) + room_bytes - self._max_bytes
+                self._remove(choose_victims(files, self._kept(), over_bytes))
             if self._is_changed:
                 self._write()
 
@@ -123,8 +121,7 @@ class DiskLevel:
     def _with_uses(self, there: list[tuple[ModelFile, float]]) -> list[FileUse]:
         """Return files with their uses; one that no job has used counts from its arrival."""
         return [
-            self._uses.get(model.name) or first_use(model.name, model.size_bytes, arrived, self._clock)
-            for model, arrived in there
+            self._uses.get(model.name) or FileUse(model.name, model.size_bytes, arrived) for model, arrived in there
         ]
 
     def _remove(self, victims: list[FileUse]) -> None:
@@ -133,14 +130,13 @@ class DiskLevel:
             with suppress(OSError):
                 path.unlink()
                 checksum_path(path).unlink(missing_ok=True)
-                self._clock = max(self._clock, file.worth)
                 self._uses.pop(file.place, None)
                 self._is_changed = True
                 self._on_evicted(file.place, file.size_bytes)
                 log.info("model evicted", model=file.place, size_bytes=file.size_bytes)
 
     def _write(self) -> None:
-        body = {"clock": self._clock, "files": [asdict(use) for use in self._uses.values()]}
+        body = {"files": [asdict(use) for use in self._uses.values()]}
         partial = self._path.with_name(f"{self._path.name}.new")
         with suppress(OSError):  # a use that is forgotten costs a download at most
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -149,11 +145,12 @@ class DiskLevel:
             self._is_changed = False
 
 
-def _read_uses(path: Path) -> tuple[float, dict[str, FileUse]]:
-    """Return the clock and the uses by place; none where there is no usable file."""
+def _read_uses(path: Path) -> dict[str, FileUse]:
+    """Return the uses by place; none where there is no usable file. Fields of earlier versions are left out."""
+    names = [field.name for field in fields(FileUse)]
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
-        uses = [FileUse(**item) for item in body["files"]]
-        return float(body["clock"]), {use.place: use for use in uses}
+        uses = [FileUse(**{name: item[name] for name in names}) for item in body["files"]]
+        return {use.place: use for use in uses}
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return 0.0, {}
+        return {}

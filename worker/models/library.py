@@ -11,7 +11,6 @@ from darkroom.worker.models.download.bucket_level import parse_level
 from darkroom.worker.models.download.credentials import BearerToken
 from darkroom.worker.models.download.downloader import DownloadLimits, MakeRoom, ModelDownloader, keep_all
 from darkroom.worker.models.download.open_source import SourceAccess, SourceOpener, hosts_of
-from darkroom.worker.models.download.transfer import TransferLimits
 from darkroom.worker.models.errors import ManifestInvalid
 from darkroom.worker.models.lock import lock_path_of
 from darkroom.worker.models.manifest import Manifest, load_manifest
@@ -56,11 +55,9 @@ def build_library(settings: Settings) -> ModelLibrary:
         lock_path=lock_path_of(path, base),
         read_access=lambda: _read_access(settings, manifest),
         limits=DownloadLimits(
-            num_at_once=models.num_downloads,
             bytes_per_second=models.bytes_per_second,
             min_free_bytes=settings.queue.min_free_disk_bytes,
-            max_request_bytes=models.max_request_bytes,
-            transfer=TransferLimits(num_connections=models.num_connections),
+            max_request_bytes=models.max_named_bytes,
         ),
     )
 
@@ -76,6 +73,5 @@ def _read_access(settings: Settings, manifest: Manifest) -> SourceAccess:
         private_hosts=settings.network.private_hosts,
         operators_hosts=hosts_of(source for entry in asked for source in entry.sources),
         has_proxy=has_proxy(),
-        timeout_seconds=settings.models.timeout_seconds,
         level=parse_level(settings.models.s3_level),
     )

@@ -10,10 +10,11 @@ from urllib.parse import quote, urlencode
 from darkroom.worker.errors import Forbidden
 
 MAX_TIME_DIGITS = 20
+LIFETIME_SECONDS = 86_400  # a result is kept for a quarter of a day by default, and may be kept for longer
 
 
 class LinkSigner:
-    def __init__(self, key: bytes, lifetime_seconds: int) -> None:
+    def __init__(self, key: bytes, lifetime_seconds: int = LIFETIME_SECONDS) -> None:
         self._key = key
         self._lifetime_seconds = lifetime_seconds
 

@@ -23,8 +23,6 @@ class Limits(Protocol):
     """Limits set by the operator; `BenchmarkConfig` implements it."""
 
     @property
-    def min_its(self) -> float | None: ...
-    @property
     def max_seconds(self) -> float | None: ...
 
 
@@ -49,13 +47,8 @@ def expect(
     reference: Mapping[str, ReferenceGpu],
 ) -> Expectation:
     """Return the first expectation for this device and workload. For a CPU only the operator's own limits apply."""
-    if limits.min_its is not None or limits.max_seconds is not None:
-        source = " and ".join(
-            name
-            for name, value in (("BENCHMARK_MIN_ITS", limits.min_its), ("BENCHMARK_MAX_SECONDS", limits.max_seconds))
-            if value is not None
-        )
-        return Expectation(min_its=limits.min_its, max_seconds=limits.max_seconds, source=source)
+    if limits.max_seconds is not None:
+        return Expectation(max_seconds=limits.max_seconds, source="BENCHMARK_MAX_SECONDS")
     if device.is_cpu:
         return Expectation()
     alike = [run for run in history if run.key == history_key(device, workload)]

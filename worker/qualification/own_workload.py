@@ -1,4 +1,4 @@
-"""User's own benchmark: a workflow file, or a modifier with its modifications, instead of the built-in one."""
+"""User's own benchmark: a file with a workflow, or with a request for a modifier, instead of the built-in one."""
 
 from __future__ import annotations
 
@@ -28,28 +28,30 @@ FILE_NAME = Path("misc") / "benchmark.json"
 def find_own_workload(
     config: BenchmarkConfig, places: Sequence[Path], registry: ModifierRegistry, checkpoints: Checkpoints
 ) -> OwnWorkload | None:
-    """Return BENCHMARK_WORKFLOW, else the first `misc/benchmark.json` in `places`, else BENCHMARK_MODIFIER.
+    """Return BENCHMARK_WORKFLOW, else the first `misc/benchmark.json` in `places`; None without either.
 
-    Its `workload` is not computed yet. Raises SettingsInvalid, naming the variable or the file, for one that cannot be
-    used.
+    A modifier gets the machine's only checkpoint and a random prompt where the file names none. `workload` is not
+    computed yet. Raises SettingsInvalid, naming the variable or the file, for one that cannot be used.
     """
     file = config.workflow or next((path / FILE_NAME for path in places if (path / FILE_NAME).is_file()), None)
-    if file is not None:
-        name = "BENCHMARK_WORKFLOW" if config.workflow is not None else str(file)
-        workflow = read_workflow(file, name, registry, checkpoints)
-        return _workload(file.name, workflow)
-    if config.modifier:
-        modifications = with_checkpoint(config.modifications, config.modifier, registry, checkpoints)
-        workflow = build(config.modifier, modifications, registry, "BENCHMARK_MODIFIER", checkpoints)
-        return _workload(config.modifier, workflow)
-    return None
+    if file is None:
+        return None
+    name = "BENCHMARK_WORKFLOW" if config.workflow is not None else str(file)
+    workflow = read_workflow(file, name, registry, checkpoints, adds_defaults=True)
+    return _workload(file.name, workflow)
 
 
 def read_workflow(
-    path: Path, name: str, registry: ModifierRegistry, checkpoints: Checkpoints = NO_CHECKPOINTS
+    path: Path,
+    name: str,
+    registry: ModifierRegistry,
+    checkpoints: Checkpoints = NO_CHECKPOINTS,
+    *,
+    adds_defaults: bool = False,
 ) -> dict[str, object]:
     """Read a workflow in API format, bare or as a request (`{"input": {"workflow_json" | "modifier"}}`).
 
+    `adds_defaults`: a modifier gets a checkpoint and a prompt as `with_checkpoint` has them.
     Raises SettingsInvalid that begins with `name`.
     """
     try:
@@ -58,7 +60,9 @@ def read_workflow(
         raise SettingsInvalid(f"{name}: {path} cannot be read: {error}") from None
     request = body.get("input", body) if isinstance(body, dict) else {}
     if isinstance(request, dict) and request.get("modifier"):
-        return build(str(request["modifier"]), request.get("modifications") or {}, registry, name, checkpoints)
+        modifier, given = str(request["modifier"]), request.get("modifications") or {}
+        modifications = with_checkpoint(given, modifier, registry, checkpoints) if adds_defaults else given
+        return build(modifier, modifications, registry, name, checkpoints)
     workflow = request.get("workflow_json") or request if isinstance(request, dict) else {}
     is_workflow = bool(workflow) and all(
         isinstance(node, dict) and isinstance(node.get("class_type"), str) for node in workflow.values()

@@ -11,7 +11,7 @@ import ipaddress
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -123,7 +123,7 @@ class Qualifier:
         self._registry = registry
         self._fetch_inputs = fetch_inputs
         self._cache = BenchmarkCache(state_directory)
-        self._tuning = EngineTuning(config.tuning, state_directory, config.tuning_seconds)
+        self._tuning = EngineTuning(config.tuning, state_directory)
         self._rng = random.Random()
 
     async def qualify(
@@ -149,12 +149,7 @@ class Qualifier:
         except Exception as error:  # noqa: BLE001 - the benchmark: its own bug must not end the worker
             log.exception("benchmark failed")
             return now(failed(f"The benchmark broke: {type(error).__name__}: {error}"))
-        problem = not_as_named(self._config, made.report)
-        if problem is None:
-            return made
-        log.warning(problem)
-        reason = "; ".join(filter(None, (made.report.reason, problem)))
-        return replace(made, report=made.report.model_copy(update={"reason": reason}))
+        return made
 
     async def _qualify(
         self, engine: EngineClient, is_forced: bool, is_retuned: bool, preloaded: Sequence[JsonObject]
@@ -209,11 +204,12 @@ class Qualifier:
         )
         if own is None:
             return choose_workload(
-                self._wanted(facts),
+                self._config,
                 facts.device,
                 facts.checkpoints,
                 has_random_checkpoint=facts.has_random_checkpoint,
                 family=measured_family(self._config.family, facts.families),
+                checkpoint=self._own_checkpoint(facts),
             )
         work = PromptWork(own.workflow, await engine.object_info())
         families = await engine.families.of(work.graph.model_files)
@@ -223,13 +219,11 @@ class Qualifier:
         await engine.check(fetched.prompt("a photograph", self._rng))
         return fetched
 
-    def _wanted(self, facts: EngineFacts) -> BenchmarkConfig:
-        """Return the settings, with the modifiers' own checkpoint where the engine does not say what its files are."""
+    def _own_checkpoint(self, facts: EngineFacts) -> str:
+        """Return the modifiers' own checkpoint where a GPU's engine has it and names no families; else nothing."""
         own = self._registry.checkpoint_of(DRAWS_OWN_CHECKPOINT, {})
         names = [fact.name for fact in facts.checkpoints if fact.family is None]
-        if facts.device.is_cpu or self._config.checkpoint or own is None or own not in names:
-            return self._config
-        return self._config.model_copy(update={"checkpoint": own})
+        return "" if facts.device.is_cpu or own is None or own not in names else own
 
     def _find_cached(self, key: str, workload: Workload, facts: EngineFacts) -> CachedBenchmark | None:
         """Return a cached result that today's settings accept, too."""
@@ -396,16 +390,6 @@ def cache_key(facts: EngineFacts, workload: Workload, driver: str | None) -> str
         workload.size,
     )
     return "|".join(part or "" for part in parts)
-
-
-def not_as_named(config: BenchmarkConfig, report: BenchmarkReport) -> str | None:
-    """Return a warning where BENCHMARK_CHECKPOINT is not what was measured; a user's workflow names its own."""
-    is_own_workflow = report.model is not None and report.width_px is None
-    if not config.checkpoint or is_own_workflow or report.model == config.checkpoint:
-        return None
-    instead = "nothing was measured" if report.model is None else f"{report.model} was measured in its place"
-    family = config.family or "the default family"
-    return f"BENCHMARK_CHECKPOINT: {config.checkpoint} is not there or is no full-size model of {family}, so {instead}"
 
 
 def load_rate(

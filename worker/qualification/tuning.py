@@ -23,16 +23,18 @@ GPU_STEPS, GPU_SETTLE_SECONDS, GPU_TURNS_SECONDS = 12, 240.0, 1.5
 AUTO: Final = "auto"
 SETTING: Final = "tuning_setting"  # of a stored outcome: TUNING, where it was not `auto`
 
+BUDGET_SECONDS = 30.0  # as long as the rest of a start takes; a longer one is for `POST /api/v1/tuning`
+
 log = structlog.get_logger("tuning")
 
 
 class EngineTuning:
     """Tuning of engines, with outcomes kept by kind of machine: GPU, driver, torch, engine and precision.
 
-    `setting` is TUNING, `budget_seconds` TUNING_SECONDS.
+    `setting` is TUNING. Strategies that do not fit into `budget_seconds` of a start are not used.
     """
 
-    def __init__(self, setting: str, state_directory: Path, budget_seconds: float = 30.0) -> None:
+    def __init__(self, setting: str, state_directory: Path, budget_seconds: float = BUDGET_SECONDS) -> None:
         self._setting = setting.strip().lower() or AUTO
         self._budget_seconds = budget_seconds
         self._store = TuningStore(state_directory)

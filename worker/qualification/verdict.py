@@ -114,9 +114,8 @@ def speed_of(timings: Sequence[RunTiming]) -> Speed:
 
 
 class Expectation(Data):
-    """Expected speed of the machine, and its source. Limits are hard; `expected_its` is met at `SLOW_BELOW` of it."""
+    """Expected speed of the machine, and its source. `max_seconds` is hard, `expected_its` is met at `SLOW_BELOW`."""
 
-    min_its: float | None = None
     max_seconds: float | None = None
     expected_its: float | None = None
     expected_seconds: float | None = None
@@ -124,9 +123,7 @@ class Expectation(Data):
 
     @property
     def is_known(self) -> bool:
-        return any(
-            value is not None for value in (self.min_its, self.max_seconds, self.expected_its, self.expected_seconds)
-        )
+        return any(value is not None for value in (self.max_seconds, self.expected_its, self.expected_seconds))
 
 
 class Evidence(Data):
@@ -169,14 +166,9 @@ def judge(speed: Speed, expectation: Expectation, evidence: Evidence) -> Judgeme
 
 def _why_slow(speed: Speed, expectation: Expectation) -> str | None:
     its, seconds = speed.its_per_second, speed.seconds_per_picture
-    limits = (
-        (its, expectation.min_its, 1.0, "it/s"),
-        (its, expectation.expected_its, SLOW_BELOW, "it/s"),
-    )
-    for measured, least, share, unit in limits:
-        if measured is not None and least is not None and measured < least * share:
-            of = f"less than {share:.0%} of" if share < 1 else "less than"
-            return f"{measured:.3g} {unit}, {of} {least:.3g} ({expectation.source})"
+    expected = expectation.expected_its
+    if its is not None and expected is not None and its < expected * SLOW_BELOW:
+        return f"{its:.3g} it/s, less than {SLOW_BELOW:.0%} of {expected:.3g} ({expectation.source})"
     for most, share in ((expectation.max_seconds, 1.0), (expectation.expected_seconds, 1 / SLOW_BELOW)):
         if most is not None and seconds > most * share:
             return f"{seconds:.3g} s an image, more than {most * share:.3g} s ({expectation.source})"

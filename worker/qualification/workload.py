@@ -60,8 +60,6 @@ class Wanted(Protocol):
     def height_px(self) -> int | None: ...
     @property
     def num_steps(self) -> int | None: ...
-    @property
-    def checkpoint(self) -> str: ...
 
 
 class Data(BaseModel):
@@ -215,23 +213,23 @@ def choose_workload(
     *,
     has_random_checkpoint: bool,
     family: FamilyFact | None = None,
+    checkpoint: str = "",
 ) -> TextToImage | None:
     """Return the built-in workload for this machine; None without a full-size checkpoint and without our node.
 
-    `family` is the one to measure, by default the unit's. On a CPU only a checkpoint that is named is used, as reading
-    2 GB takes the better part of the time there is.
+    `family` is the one to measure, by default the unit's; `checkpoint` the one to take, where the engine names no
+    families of its files. On a CPU none is looked for, as reading 2 GB takes the better part of the time there is.
     """
     measured = family or FamilyFact()
-    is_looked_for = bool(wanted.checkpoint) or not device.is_cpu
-    checkpoint = choose_checkpoint(wanted.checkpoint, checkpoints, measured) if is_looked_for else None
-    if checkpoint is None and not has_random_checkpoint:
+    chosen = None if device.is_cpu else choose_checkpoint(checkpoint, checkpoints, measured)
+    if chosen is None and not has_random_checkpoint:
         return None
-    scale = None if checkpoint else CPU_SCALE if device.is_cpu else GPU_SCALE
+    scale = None if chosen else CPU_SCALE if device.is_cpu else GPU_SCALE
     return TextToImage(
         width_px=wanted.width_px or measured.width_px,
         height_px=wanted.height_px or measured.height_px,
         num_steps=wanted.num_steps or measured.num_steps,
-        checkpoint=checkpoint or "random",
+        checkpoint=chosen or "random",
         scale=scale,
         family=measured,
     )

@@ -10,10 +10,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from darkroom.worker.s3.credential_chain import DEFAULT_REGION, chain_session
+from darkroom.worker.s3.credential_chain import chain_session
 from darkroom.worker.s3.targets import AddressingStyle, S3Target
 
 SIGNED_SECONDS = 3600  # from the signature to the first byte of the request
+DEFAULT_REGION = "us-east-1"
 PLAIN_BUCKET = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 """Pattern of a bucket that may precede AWS's host name in a certificate: without dots."""
 
@@ -49,8 +50,8 @@ def make_signer(session: Any, target: S3Target, region: str = "") -> S3Signer:
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, ProfileNotFound
 
     try:
-        if target.chain is not None:
-            session, keys = chain_session(target), {}
+        if target.uses_chain:
+            session, keys = chain_session(), {}
         else:
             keys = {
                 "aws_access_key_id": target.access_key_id,
@@ -71,14 +72,14 @@ def make_signer(session: Any, target: S3Target, region: str = "") -> S3Signer:
             ),
         )
     except ProfileNotFound:
-        raise NotSignable("S3_PROFILE: no such profile in AWS's configuration files") from None
+        raise NotSignable("AWS_PROFILE: no such profile in AWS's configuration files") from None
     except NoCredentialsError:
         raise NotSignable("no credentials found: no profile, web identity, container or instance role") from None
     except ClientError as error:
         raise NotSignable(f"credentials refused: {error.response['Error'].get('Code')}") from None
     except (BotoCoreError, ValueError) as error:
         raise NotSignable(f"the endpoint or region is not valid: {_problem_of(error)}") from None
-    return S3Signer(client, target.bucket_name, is_refreshing=target.chain is not None)
+    return S3Signer(client, target.bucket_name, is_refreshing=target.uses_chain)
 
 
 def _problem_of(error: Exception) -> str:

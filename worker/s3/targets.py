@@ -19,17 +19,8 @@ KEY_FIELDS = ("access_key_id", "secret_access_key")
 
 
 @dataclass(frozen=True, slots=True)
-class CredentialChain:
-    """Source of the operator's credentials besides fixed keys; see `credential_chain.py`. Empty: not used."""
-
-    profile: str = ""
-    role_arn: str = ""
-    external_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class S3Target:
-    """S3 bucket with the credentials to use it: keys, perhaps temporary ones with a session token, or a chain.
+    """S3 bucket with the credentials to use it: keys, perhaps temporary ones with a session token, or AWS's chain.
 
     `is_trusted`: the endpoint came from the operator, not from a request. `has_operators_key`: the key, or a part of
     it, did; a request's use of it is limited.
@@ -46,7 +37,7 @@ class S3Target:
     is_trusted: bool
     has_operators_key: bool
     session_token: SecretStr = NO_TOKEN
-    chain: CredentialChain | None = None
+    uses_chain: bool = False
 
 
 def choose_target(asked: Mapping[str, Any] | None, config: S3Config, *, bucket: str = "") -> S3Target | None:
@@ -60,16 +51,16 @@ def choose_target(asked: Mapping[str, Any] | None, config: S3Config, *, bucket: 
     endpoint = str(own.get("endpoint_url", config.endpoint_url))
     key_id, secret = str(own.get("access_key_id", "")), str(own.get("secret_access_key", ""))
     token, has_own_key = SecretStr(str(own.get("session_token", ""))), bool(key_id and secret)
-    chain: CredentialChain | None = None
+    uses_chain = False
     if not has_own_key and endpoint == config.endpoint_url and bucket in ("", config.bucket_name):
-        if config.uses_chain:
+        uses_chain = config.uses_chain
+        if uses_chain:
             key_id = secret = ""
-            chain = CredentialChain(config.profile, config.role_arn, config.role_external_id)
         key_id = key_id or config.access_key_id.get_secret_value()
         secret = secret or config.secret_access_key.get_secret_value()
         token = config.session_token
     bucket = bucket or str(own.get("bucket_name", config.bucket_name))
-    if not ((key_id and secret) or chain) or not bucket:
+    if not ((key_id and secret) or uses_chain) or not bucket:
         return None
     return S3Target(
         access_key_id=key_id,
@@ -83,7 +74,7 @@ def choose_target(asked: Mapping[str, Any] | None, config: S3Config, *, bucket: 
         is_trusted=endpoint == config.endpoint_url,
         has_operators_key=not has_own_key,
         session_token=token,
-        chain=chain,
+        uses_chain=uses_chain,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, ClassVar
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
@@ -31,6 +31,10 @@ def _check_broker(value: SecretStr) -> SecretStr:
 class BrokerConfig(Section):
     """Connection to the broker, leases and retention. Without `url` no jobs come from a broker."""
 
+    whole: ClassVar[str] = "BROKER_QUEUES"
+    """The other SQS queues where jobs come from one ([queues](fleet.md#sqs)), `NAME=URL` by commas:
+    `BROKER_QUEUES=results=https://…,events=https://…`. Each has a variable of its own, too, which wins."""
+
     url: Annotated[Annotated[SecretStr, AfterValidator(_check_broker)], env("BROKER_URL")] = SecretStr("")
     """Broker to take jobs from besides HTTP ([queues](fleet.md#jobs-from-a-queue)): Redis (`redis://`,
     `rediss://` with TLS, `unix://`), NATS (`nats://`, `tls://`) or the URL of an SQS queue. Empty: none."""
@@ -41,28 +45,28 @@ class BrokerConfig(Section):
     lease_seconds: Annotated[Annotated[float, Field(ge=1, le=3600)], env("BROKER_LEASE_SECONDS")] = 30.0
     """Seconds after which another worker takes a job whose worker is gone. It is renewed in thirds."""
 
-    num_held: Annotated[PositiveInt, env("BROKER_MAX_HELD")] = 2
-    """Jobs of the broker that the worker holds at once, the running one among them."""
+    num_held: PositiveInt | None = None
+    """Jobs of the broker that the worker holds at once. None: as many as its engines take, the waiting ones among
+    them."""
 
-    max_deliveries: Annotated[PositiveInt, env("BROKER_MAX_DELIVERIES")] = 3
-    """Deliveries after which a job whose workers were lost each time becomes a dead letter."""
+    max_deliveries: PositiveInt = 3
+    """Deliveries after which a job whose workers were lost each time becomes a dead letter: more are no accident."""
 
-    result_seconds: Annotated[PositiveSeconds, env("BROKER_RESULT_TTL")] = 86400.0
-    """Seconds for which results, and the ids of jobs, are kept at the broker."""
+    result_seconds: PositiveSeconds = 86400.0
+    """Seconds for which results, and the ids of jobs, are kept at the broker: longer than gateways are ever away."""
 
     price_per_hour: Annotated[Annotated[float, Field(ge=0, le=1e6)], env("WORKER_PRICE_PER_HOUR")] = 0.0
     """Price of an hour of this worker, in one currency for the whole fleet. `max_cost` of requests counts in it, and
     gateways weigh it against the wait ([routing](fleet.md#routing)). 0: it costs nothing."""
 
-    result_queue: Annotated[Address, env("BROKER_RESULT_QUEUE")] = ""
-    """URL of the SQS queue for results, where jobs come from SQS. Empty: results go to webhooks alone."""
+    result_queue: Annotated[Address, env("BROKER_RESULT_QUEUE", key="results")] = ""
+    """Queue for results. Empty: results go to webhooks alone."""
 
-    event_queue: Annotated[Address, env("BROKER_EVENT_QUEUE")] = ""
-    """URL of the SQS queue for progress, where jobs come from SQS. Empty: none is sent."""
+    event_queue: Annotated[Address, env("BROKER_EVENT_QUEUE", key="events")] = ""
+    """Queue for progress. Empty: none is sent."""
 
-    cancel_queue: Annotated[Address, env("BROKER_CANCEL_QUEUE")] = ""
-    """URL of the SQS queue whose messages cancel jobs, where jobs come from SQS ([queues](fleet.md#sqs)). Empty: jobs
-    from SQS are not cancelled there."""
+    cancel_queue: Annotated[Address, env("BROKER_CANCEL_QUEUE", key="cancellations")] = ""
+    """Queue whose messages cancel jobs. Empty: jobs are not cancelled there."""
 
     @property
     def is_set(self) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from darkroom.contract.concurrency import AUTO_CONCURRENT_RUNS, MAX_CONCURRENT_RUNS
 from darkroom.worker.settings.child_environment import find_pattern_problem
@@ -14,10 +14,10 @@ from darkroom.worker.settings.outputs import Metadata
 from darkroom.worker.settings.section import (
     GIB,
     LOWER,
-    MIB,
     Addresses,
     CommaList,
     NaturalInt,
+    PositiveInt,
     PositiveSeconds,
     Section,
     env,
@@ -64,10 +64,6 @@ class EngineSettings(Section):
     count: Annotated[Annotated[int, Field(gt=0, le=64)] | Literal["auto"], LOWER, env("ENGINES")] = "auto"
     """Number of engines of our own; `auto`: one for each GPU ([engines](engines.md))."""
 
-    splits_requests: Annotated[bool, env("SPLIT_REQUESTS")] = False
-    """Run requests with several images on several engines of the worker at once, unless a request has its own `split`
-    ([engines](engines.md#one-request-on-several-engines))."""
-
     max_concurrent_runs: Annotated[
         Annotated[int, Field(gt=0, le=MAX_CONCURRENT_RUNS)] | Literal["auto"], LOWER, env("MAX_CONCURRENT_RUNS")
     ] = 1
@@ -83,27 +79,36 @@ class SandboxConfig(Section):
     """
 
     level: Annotated[Literal["off", "user", "bwrap"], LOWER, env("ENGINE_SANDBOX")] = "off"
-    """Isolation of node packs: `off`, they reach what the worker's user may; `user`, the engine runs as `ENGINE_USER`
-    (the worker as root); `bwrap`, read-only files, no network, no other processes, by bubblewrap
-    ([sandbox](security.md#sandbox))."""
+    """Isolation of node packs: `off`, they reach what the worker's user may; `user`, the engine runs as a user of its
+    own (the worker as root); `bwrap`, read-only files, no network, no other processes, by bubblewrap
+    ([sandbox](security.md#sandbox)). `user:NAME` and `bwrap:NAME` name the engine's user, also as `UID:GID`."""
 
-    user: Annotated[str, env("ENGINE_USER")] = "10002"
-    """The user of a sandboxed engine where the worker runs as root: a name, `UID` or `UID:GID`."""
+    user: Annotated[str, env("ENGINE_USER", part_of="ENGINE_SANDBOX")] = "10002"
+    """The user alone, where the worker runs as root."""
 
     readable: Annotated[CommaList[Annotated[Path, AfterValidator(Path.absolute)]], env("ENGINE_SANDBOX_PATHS")] = ()
     """Comma list of further folders that a sandboxed engine may read, for models stored elsewhere."""
 
-    max_processes: Annotated[int, Field(ge=64), env("ENGINE_MAX_PROCESSES")] = 2048
-    """Processes and threads of a sandboxed engine."""
+    max_processes: PositiveInt = 2048
+    """Processes and threads of a sandboxed engine: far above what node packs start, far below what ends a machine."""
 
-    max_file_bytes: Annotated[int, Field(ge=MIB), env("ENGINE_MAX_FILE_BYTES")] = 16 * GIB
-    """The largest file that a sandboxed engine may write."""
+    max_file_bytes: PositiveInt = 16 * GIB
+    """The largest file that a sandboxed engine may write: hours of video."""
 
-    max_memory_bytes: Annotated[
-        Annotated[int, Field(ge=256 * MIB)] | None,
-        env("ENGINE_MAX_MEMORY_BYTES"),
-    ] = None
-    """Private memory of each process of a sandboxed engine. Empty: all memory where there is no GPU, else no limit."""
+    max_memory_bytes: PositiveInt | None = None
+    """Private memory of each process of a sandboxed engine. None: all memory where there is no GPU, else no limit, as
+    a driver maps more than there is."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_user_out(cls, given: Any) -> Any:
+        """Move the user from `LEVEL:USER` to the field of users, unless that is set."""
+        if not isinstance(given, dict) or not isinstance(given.get("ENGINE_SANDBOX"), str):
+            return given
+        level, sign, user = given["ENGINE_SANDBOX"].partition(":")
+        if not sign:
+            return given
+        return {"ENGINE_USER": user.strip(), **given, "ENGINE_SANDBOX": level}
 
 
 class SupervisionConfig(Section):
@@ -115,19 +120,17 @@ class SupervisionConfig(Section):
     stall_seconds: Annotated[PositiveSeconds, env("STALL_TIMEOUT")] = 600.0
     """Seconds a node may run without reporting any progress; then the engine is replaced."""
 
-    silence_seconds: Annotated[PositiveSeconds, env("HEARTBEAT_TIMEOUT")] = 120.0
-    """Seconds without any reply of the engine's server; then it is replaced."""
+    silence_seconds: PositiveSeconds = 120.0
+    """Seconds without any reply of the engine's server; then it is replaced. Code that holds the interpreter's lock,
+    such as reading a large file, keeps it silent for less than that."""
 
-    cancel_grace_seconds: Annotated[PositiveSeconds, env("CANCEL_GRACE_SECONDS")] = 15.0
+    cancel_grace_seconds: PositiveSeconds = 15.0
     """Seconds a prompt may go on after its job was cancelled or timed out, or three times its longest gap between two
-    progress reports where that is longer; then the engine is replaced ([engines](engines.md))."""
+    progress reports where that is longer; then the engine is replaced."""
 
-    max_restarts: Annotated[NaturalInt, env("ENGINE_MAX_RESTARTS")] = 10
+    max_restarts: NaturalInt = 10
     """Restarts of an engine within ten minutes, failed starts and its own losses counted apart; one more
     and it is not restarted again. Losses that jobs cause do not count."""
-
-    restart_window_seconds: PositiveSeconds = 600.0
-    """Seconds over which restarts are counted."""
 
     soft_limit_bytes: Annotated[NaturalInt | None, env("MEMORY_SOFT_LIMIT_BYTES")] = None
     """Memory of front and engines over which an engine frees memory, or is replaced, between jobs; 0: no limit, empty:

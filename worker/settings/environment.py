@@ -21,7 +21,7 @@ from darkroom.contract.missing_file import unreadable_file
 from darkroom.worker.errors import SettingsInvalid
 from darkroom.worker.settings.child_environment import find_pattern_problem, listed_environment
 from darkroom.worker.settings.listener import ListenerSettings
-from darkroom.worker.settings.section import by_section
+from darkroom.worker.settings.section import by_section, variables_of
 from darkroom.worker.settings.settings import Settings
 from darkroom.worker.settings.start_checks import find_idle_sandbox, find_incomplete_store, find_open_doors
 from darkroom.worker.settings.variable_names import (
@@ -55,10 +55,10 @@ def load_settings(env_file: Path | None = Path(".env"), **overrides: Any) -> Loa
     if unknown := given.keys() - known_names():
         raise TypeError(f"overrides: no such setting; got {', '.join(sorted(unknown))}, expected names of variables")
     worker_port = given.get("WORKER_PORT") or seen.get("WORKER_PORT") or ListenerSettings().port
-    if mapped_port := seen.get(f"{VAST_PORT_PREFIX}{worker_port}"):
-        given.setdefault("VAST_TCP_PORT", mapped_port)
     try:
         sections: dict[str, Any] = by_section(Settings, read_secret_files(seen) | given)
+        if public_port := _public_port(f"{VAST_PORT_PREFIX}{worker_port}", seen):
+            sections.setdefault("vast", {})["public_port"] = public_port
         settings = Settings(_env_file=env_file, **sections)  # type: ignore[call-arg]  # pydantic-settings' own argument
     except ValidationError as error:
         raise SettingsInvalid(_explain(error)) from None
@@ -160,9 +160,22 @@ def site_tokens() -> list[str]:
     return [token for token in given if token]
 
 
+def has_colors() -> bool:
+    """Return False where the user's terminals show no colours: NO_COLOR is set, to any value but an empty one."""
+    return not os.environ.get("NO_COLOR")
+
+
 def has_proxy() -> bool:
     """Return True if the environment names a proxy for addresses of the web."""
     return not getproxies().keys().isdisjoint({"http", "https", "all"})
+
+
+def _public_port(name: str, names: Mapping[str, str]) -> int | None:
+    """Return the port that Vast maps to the worker's; None where it names none. Raises SettingsInvalid."""
+    value = names.get(name, "")
+    if value and not value.isdecimal():
+        raise SettingsInvalid(f"{name}: no port; got {value!r}, expected a number")
+    return int(value) if value else None
 
 
 def _read_secret_file(name: str, names: Mapping[str, str]) -> str | None:
@@ -199,10 +212,20 @@ def _names_and_values(env_file: Path | None) -> dict[str, str]:
     return seen
 
 
+def _shown_name(name: str) -> str:
+    """Return the name of a variable, with the setting that has it as a part."""
+    part_of = {variable.name: variable.part_of for variable in variables_of(Settings)}.get(name, "")
+    return f"{name} or its part of {part_of}" if part_of else name
+
+
 def _explain(error: ValidationError) -> str:
     """Return the problems, each with the name of its variable; a rule between several names them in its message."""
     lines = []
     for problem in error.errors(include_input=False, include_url=False):
         location, message = problem["loc"], problem["msg"]
-        lines.append(f"{location[1]}: {message}" if len(location) > 1 else message.removeprefix("Value error, "))
+        lines.append(
+            f"{_shown_name(str(location[1]))}: {message}"
+            if len(location) > 1
+            else message.removeprefix("Value error, ")
+        )
     return "; ".join(lines)

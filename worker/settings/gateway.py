@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from darkroom.worker.settings.section import PositiveInt, Seconds, Section, env
+from darkroom.worker.settings.section import PositiveInt, Section, env
 
 
 class GatewayConfig(Section):
@@ -12,6 +12,3 @@ class GatewayConfig(Section):
 
     max_live: Annotated[PositiveInt, env("GATEWAY_MAX_JOBS")] = 100_000
     """Jobs of all gateways that have not ended; more get 503."""
-
-    cancel_seconds: Seconds = 5.0
-    """Seconds for which `/cancel` waits until a worker has ended the job."""

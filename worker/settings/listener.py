@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from darkroom.worker.settings.section import LOWER, MIB, NaturalInt, Port, PositiveInt, PositiveSeconds, Section, env
 
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
+_SWITCHES: Final = TypeAdapter(bool)
+
+
+def _read_level(value: object) -> object:
+    """Return a level, where DEBUG gives a truth value; anything else is left to the check of levels."""
+    try:
+        return "debug" if _SWITCHES.validate_python(value) else None
+    except ValidationError:
+        return value
 
 
 class ListenerSettings(Section):
@@ -24,9 +33,6 @@ class ListenerSettings(Section):
 
     uses_ssl: Annotated[bool, env("USE_SSL")] = False
     """Serve https. Set by Vast."""
-
-    hsts_seconds: Annotated[NaturalInt, env("HSTS_SECONDS")] = 86400
-    """With TLS: seconds for which browsers use https alone for this host (HSTS); 0: no such header."""
 
 
 class TlsFiles(Section):
@@ -43,11 +49,12 @@ class ConnectionLimits(Section):
     """Limits on client connections: their number, and the duration and size of the parts of a request."""
 
     max_connections: Annotated[PositiveInt, env("MAX_CONNECTIONS")] = 2048
-    """Client connections at once; fewer where few files may be open
+    """Client connections at once, a quarter of them from one address; fewer where few files may be open
     ([connections](security.md#connections-bodies-and-tls))."""
 
-    max_per_address: Annotated[PositiveInt, env("MAX_CONNECTIONS_PER_ADDRESS")] = 512
-    """Connections from one address; not for this machine and proxies in `FORWARDED_ALLOW_IPS`."""
+    max_per_address: PositiveInt | None = None
+    """Connections from one address; not for this machine and proxies in `FORWARDED_ALLOW_IPS`. None: a quarter of
+    all, so that one client cannot keep the others out and a server that sends for many still has room."""
 
     head_seconds: PositiveSeconds = 30.0
     """Seconds for the head of a request."""
@@ -63,6 +70,11 @@ class ConnectionLimits(Section):
 
     keep_alive_seconds: Annotated[PositiveSeconds, env("KEEP_ALIVE_TIMEOUT")] = 5.0
     """Seconds an idle connection is kept after a reply."""
+
+    @property
+    def num_per_address(self) -> int:
+        """Connections that one address may have."""
+        return self.max_per_address or max(1, self.max_connections // 4)
 
 
 class BodyLimits(Section):
@@ -84,8 +96,9 @@ class JsonLimits(Section):
     max_depth: Annotated[int, Field(gt=0, le=500)] = 100
     """Levels of lists and objects in a body."""
 
-    max_elements: Annotated[PositiveInt, env("MAX_JSON_ELEMENTS")] = 250_000
-    """Values in a body, counted before it is parsed."""
+    max_elements: PositiveInt = 250_000
+    """Values in a body, counted before it is parsed: five for each node of the largest workflow that is allowed by
+    default, and some 30 MB of Python objects."""
 
     max_string_bytes: PositiveInt = 100 * MIB
     """Longest string in a body."""
@@ -95,13 +108,11 @@ class FolderSettings(Section):
     """Folders of the front and of its engines."""
 
     base: Annotated[Path, env("BASE_DIRECTORY", "COMFYUI_INSTALL_PATH")] = Path(".")
-    """A ComfyUI base directory: `models/`, `input/`, `output/`, `temp/`. `./run.sh` uses `./base`."""
+    """A ComfyUI base directory: `models/`, `input/`, `output/`, `temp/`; in `modifiers/`
+    [modifiers](modifiers.md) of your own. `./run.sh` uses `./base`."""
 
     state: Annotated[Path | None, env("STATE_DIRECTORY")] = None
     """Jobs, results, keys; on a local disk. Empty: `BASE_DIRECTORY/state`."""
-
-    modifiers: Annotated[Path | None, env("MODIFIERS_DIRECTORY")] = None
-    """Modifiers of your own ([modifiers](modifiers.md)). Empty: `BASE_DIRECTORY/modifiers`."""
 
     @property
     def state_path(self) -> Path:
@@ -109,24 +120,18 @@ class FolderSettings(Section):
 
     @property
     def modifiers_path(self) -> Path:
-        return (self.modifiers or self.base / "modifiers").absolute()
+        return (self.base / "modifiers").absolute()
 
 
 class LogSettings(Section):
     """Level, format and contents of the log ([logs](observability.md#logs))."""
 
-    level: Annotated[LogLevel | None, LOWER, env("LOG_LEVEL")] = None
+    level: Annotated[LogLevel | None, BeforeValidator(_read_level), LOWER, env("LOG_LEVEL", "DEBUG")] = None
     """Lowest level that is logged, of the worker and its engines: `debug`, `info`, `warning`, `error` or `critical`.
-    Empty: `info`."""
-
-    is_debug: Annotated[bool, env("DEBUG")] = False
-    """`true` is the same as `LOG_LEVEL=debug`, where that is empty."""
+    Empty: `info`. `DEBUG=true` stands for `debug`."""
 
     format: Annotated[Literal["auto", "json", "console"], LOWER, env("LOG_FORMAT")] = "auto"
-    """`json`, `console`, or `auto`: console on a terminal. Colours are for terminals alone."""
-
-    no_color: Annotated[str, env("NO_COLOR")] = ""
-    """Any value: no colours on terminals either."""
+    """`json`, `console`, or `auto`: console on a terminal. Colours are for terminals alone, without `NO_COLOR`."""
 
     has_access_log: Annotated[bool, env("ACCESS_LOG")] = True
     """Log every HTTP request."""
@@ -137,4 +142,4 @@ class LogSettings(Section):
     @property
     def effective_level(self) -> LogLevel:
         """Lowest level that is logged."""
-        return self.level or ("debug" if self.is_debug else "info")
+        return self.level or "info"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, SecretStr
 
 from darkroom.worker.settings.section import (
     GIB,
@@ -15,7 +15,6 @@ from darkroom.worker.settings.section import (
     CommaList,
     NaturalInt,
     PositiveInt,
-    PositiveSeconds,
     Seconds,
     Section,
     env,
@@ -59,31 +58,20 @@ class ModelSettings(Section):
     """Model files that a job fetches before it runs: `off` none, `manifest` those of the manifest and the well-known
     ones, `any` also those for which the workflow gives a download address."""
 
-    early_seconds: Annotated[Seconds, env("MODEL_LOAD_EARLY")] = 20.0
+    early_seconds: Seconds = 20.0
     """Seconds before the end of its downloads, at their pace, at which a job goes to its engine, which reads the files
-    while they come ([model files](model_files.md#load-while-it-arrives)). 0: a job waits until its files are there."""
-
-    num_connections: Annotated[int, Field(gt=0, le=32)] = 4
-    """Connections for the download of one model file."""
-
-    num_downloads: Annotated[int, Field(gt=0, le=32)] = 2
-    """Model files that are downloaded at once."""
+    while they come. What an engine reads takes about as long; until then it is free for other jobs. 0: a job waits
+    until its files are there."""
 
     bytes_per_second: Annotated[NaturalInt, env("MODEL_BANDWIDTH")] = 0
     """Most bytes a second for all model downloads together; 0: no limit."""
 
-    max_request_bytes: Annotated[PositiveInt, env("MODEL_MAX_BYTES")] = 64 * GIB
-    """Largest model file that a job may fetch from an address of its own (`FETCH_MISSING=any`)."""
+    max_request_bytes: PositiveInt = 64 * GIB
+    """Largest model file that a job may fetch from an address of its own: above the largest that are published."""
 
     disk_bytes: Annotated[NaturalInt, env("MODEL_DISK_BYTES")] = 0
-    """Bytes that downloaded model files may take; above them files that no job needs are removed. 0: no limit."""
-
-    eviction: Annotated[Literal["lru", "gdsf", "ttl"], LOWER, env("MODEL_EVICTION")] = "lru"
-    """Files removed first ([model files](model_files.md#the-disk-as-a-cache)): `lru` the longest unused, `gdsf` those
-    whose download costs least for their size and use, `ttl` those unused for `MODEL_TTL`, even where there is room."""
-
-    unused_seconds: Annotated[PositiveSeconds, env("MODEL_TTL")] = 7 * 86400.0
-    """Seconds without use after which `MODEL_EVICTION=ttl` removes a downloaded model file."""
+    """Bytes that downloaded model files may take, and one that a job names by its address; above them those that no
+    job needs are removed, the longest unused first ([model files](model_files.md#the-disk-as-a-cache)). 0: no limit."""
 
     shared_directories: Annotated[CommaList[Path], env("MODEL_SHARED_DIRECTORIES")] = ()
     """Comma list of folders laid out as `models/`, on a shared volume for instance, from which missing files are copied
@@ -93,17 +81,19 @@ class ModelSettings(Section):
     """`s3://bucket/folder` that workers fill for each other: files of the manifest are read from there before their
     other sources, and stored there once fetched, under their SHA-256. Credentials: the settings `S3_…`."""
 
-    timeout_seconds: PositiveSeconds = 30.0
-    """Seconds without a byte after which a model's download is tried again."""
-
     tokens: Annotated[Annotated[SecretStr, AfterValidator(_check_tokens)], env("MODEL_TOKENS")] = SecretStr("")
     """Comma list of `https://host/folder=token`: bearer tokens for downloads from these addresses. `HF_TOKEN` and
     `CIVITAI_TOKEN` are for the hub and Civitai."""
 
     @property
+    def max_named_bytes(self) -> int:
+        """Largest model file that a job may fetch from an address of its own: never more than all may take."""
+        return min(self.max_request_bytes, self.disk_bytes or self.max_request_bytes)
+
+    @property
     def limits_disk(self) -> bool:
         """True if files are ever evicted."""
-        return self.disk_bytes > 0 or self.eviction == "ttl"
+        return self.disk_bytes > 0
 
     def manifest_path(self, base_directory: Path) -> Path | None:
         """Return the manifest to read; None without one."""

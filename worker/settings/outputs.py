@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
@@ -13,7 +13,6 @@ from darkroom.worker.settings.section import (
     MIB,
     Address,
     CommaList,
-    NaturalInt,
     PositiveInt,
     PositiveSeconds,
     Section,
@@ -27,6 +26,7 @@ from darkroom.worker.settings.store_names import (
     find_secret_problem,
 )
 
+MIN_LARGEST_BYTES = 100 * MIB
 MAX_PRESIGN_SECONDS = 604_800  # a week: the longest validity of a signature of version 4
 
 Metadata = Literal["none", "prompt", "full"]
@@ -93,27 +93,29 @@ class NetworkSettings(Section):
 class InputLimits(Section):
     """Limits of one download, and of the pixels in all frames of an image."""
 
-    max_bytes: Annotated[PositiveInt, env("INPUT_MAX_BYTES")] = 100 * MIB
-    """Largest input file."""
+    whole: ClassVar[str] = "INPUT_LIMITS"
+    """Limits of an input file, `NAME=NUMBER` by commas: `INPUT_LIMITS=bytes=10485760,seconds=60`. Each has a variable
+    of its own, too, which wins."""
 
-    timeout_seconds: Annotated[PositiveSeconds, env("INPUT_TIMEOUT")] = 60.0
-    """Seconds for one download."""
+    max_bytes: Annotated[PositiveInt, env("INPUT_MAX_BYTES", key="bytes")] = MIN_LARGEST_BYTES
+    """Largest input file. A download of one may take a minute, and longer by as much as this is above its default."""
 
-    max_redirects: NaturalInt = 5
-    """Redirects a download may follow; each is checked anew."""
+    timeout_seconds: PositiveSeconds = 60.0
+    """Seconds for one download of `MIN_LARGEST_BYTES` or less: 1.7 MB a second, as the slowest hosts of images have."""
 
-    max_pixels: Annotated[PositiveInt, env("INPUT_MAX_PIXELS")] = 1 << 27
+    max_pixels: Annotated[PositiveInt, env("INPUT_MAX_PIXELS", key="pixels")] = 1 << 27
     """Pixels that all frames of an input image may have together; free memory may allow fewer."""
 
-    max_seconds: Annotated[PositiveSeconds, env("INPUT_MAX_SECONDS")] = 3600.0
+    max_seconds: Annotated[PositiveSeconds, env("INPUT_MAX_SECONDS", key="seconds")] = 3600.0
     """Seconds of an input video or audio."""
-
-    max_video_pixels: Annotated[PositiveInt | None, env("INPUT_MAX_VIDEO_PIXELS")] = None
-    """Width times height times frames of an input video. Empty: no limit; the engine refuses what its memory does not
-    hold."""
 
     are_shared: Annotated[bool, env("SHARED_FILES")] = False
     """true: a workflow may name files of all jobs (`x.png [output]`, `[temp]`, `darkroom/…`), as in ComfyUI."""
+
+    @property
+    def download_seconds(self) -> float:
+        """Seconds for one download, in proportion to the largest file where that is above the default."""
+        return self.timeout_seconds * max(1.0, self.max_bytes / MIN_LARGEST_BYTES)
 
 
 class S3Config(Section):
@@ -134,17 +136,8 @@ class S3Config(Section):
     """Session token that belongs to temporary keys."""
 
     credentials: Annotated[Literal["keys", "chain"], LOWER, env("S3_CREDENTIALS")] = "keys"
-    """`keys`: those above. `chain`: AWS's default chain of environment, profile, web identity, container and instance
-    role. Implied by `S3_PROFILE` and `S3_ROLE_ARN`."""
-
-    profile: Annotated[str, env("S3_PROFILE")] = ""
-    """Profile in AWS's configuration files."""
-
-    role_arn: Annotated[str, env("S3_ROLE_ARN")] = ""
-    """Role to assume, with the keys above or those of the chain."""
-
-    role_external_id: Annotated[str, env("S3_ROLE_EXTERNAL_ID")] = ""
-    """External id that the role asks for."""
+    """`keys`: those above. `chain`: AWS's default chain of environment, profile (`AWS_PROFILE`, which may assume a
+    role), web identity, container and instance role ([files](files.md#s3))."""
 
     bucket_name: Annotated[str, AfterValidator(_check_bucket), env("S3_BUCKET_NAME")] = ""
     """Bucket that outputs are uploaded to."""
@@ -183,19 +176,19 @@ class S3Config(Section):
     """Comma list of folders of `S3_BUCKET_NAME` that inputs are read from with the worker's own credentials; `*`: all
     of it."""
 
-    upload_timeout_seconds: Annotated[PositiveSeconds, env("S3_UPLOAD_TIMEOUT")] = 3600.0
-    """Seconds for all uploads of one job together."""
+    upload_timeout_seconds: PositiveSeconds = 3600.0
+    """Seconds for all uploads of one job together: as long as a job may run by default."""
 
     @property
     def uses_chain(self) -> bool:
         """True if the operator's credentials are not the fixed keys alone."""
-        return self.credentials == "chain" or bool(self.profile or self.role_arn)
+        return self.credentials == "chain"
 
     @model_validator(mode="after")
     def _has_one_source(self) -> S3Config:
         has_keys = bool(self.access_key_id.get_secret_value() or self.secret_access_key.get_secret_value())
-        if has_keys and self.uses_chain and not self.role_arn:
-            raise ValueError("S3_CREDENTIALS=chain and S3_PROFILE exclude S3_ACCESS_KEY_ID and S3_SECRET_ACCESS_KEY")
+        if has_keys and self.uses_chain:
+            raise ValueError("S3_CREDENTIALS=chain excludes S3_ACCESS_KEY_ID and S3_SECRET_ACCESS_KEY")
         return self
 
     @model_validator(mode="after")
@@ -237,9 +230,6 @@ class OutputConfig(Section):
 
     base64_max_bytes: Annotated[PositiveInt, env("OUTPUT_BASE64_MAX_BYTES")] = 10485760
     """Larger outputs are not put into results as base64; they stay fetchable."""
-
-    link_seconds: Annotated[PositiveInt, env("OUTPUT_LINK_SECONDS")] = 86400
-    """Seconds for which links to `/outputs` are valid."""
 
     public_url: Annotated[Address, AfterValidator(_without_slash), env("PUBLIC_URL")] = ""
     """Base of links in results. Empty: the Host header of the request. Its host counts as the worker's own name."""

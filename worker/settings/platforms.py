@@ -11,7 +11,6 @@ from pydantic import AfterValidator, Field, SecretStr
 from darkroom.worker.settings.section import (
     LOWER,
     Addresses,
-    NaturalInt,
     Port,
     PositiveInt,
     PositiveSeconds,
@@ -36,15 +35,9 @@ class AutoscalerSettings(Section):
     """Unit of load: `computed` from pixels, steps and passes (100 is one 512x512 image of 20 steps), `static` (100
     each) or `1`."""
 
-    assumed_speed: Annotated[float, Field(gt=0, allow_inf_nan=False), env("ASSUMED_SPEED")] = 20.0
-    """Load per second reported where no benchmark has measured it."""
-
 
 class VastSettings(Section):
-    """Vast's data about this worker. `max_sessions` 0: no limit.
-
-    `max_session_seconds` bounds the life of a session, however often it is used.
-    """
+    """Vast's data about this worker. `public_port` comes from `VAST_TCP_PORT_<WORKER_PORT>`, which Vast sets."""
 
     container_id: Annotated[int | None, env("CONTAINER_ID")] = None
     """Set by Vast."""
@@ -60,17 +53,14 @@ class VastSettings(Section):
     public_ip: Annotated[str, env("PUBLIC_IPADDR")] = ""
     """Set by Vast."""
 
-    public_port: Annotated[int | None, env("VAST_TCP_PORT")] = None
-    """The public port; read from `VAST_TCP_PORT_<WORKER_PORT>`, which Vast sets."""
+    public_port: Port | None = None
+    """The public port."""
 
     http_port: Annotated[Port | None, env("WORKER_HTTP_PORT")] = None
     """Port of Vast's second, plain listener. Empty: the one after `WORKER_PORT`."""
 
-    checks_url: Annotated[bool, env("VAST_CHECK_URL")] = True
-    """Refuse envelopes signed for another worker's URL."""
-
-    max_sessions: Annotated[NaturalInt, env("MAX_SESSIONS")] = 10
-    """Vast sessions at a time; 0: no limit."""
+    max_sessions: PositiveInt = 10
+    """Vast sessions at a time, as Vast's own worker has them."""
 
     max_session_seconds: Annotated[PositiveSeconds, Field(allow_inf_nan=False)] = 86400.0
     """The longest life of a Vast session, however often it is used."""
@@ -101,8 +91,8 @@ class VastConfig(VastSettings):
 
     @property
     def checked_url(self) -> str:
-        """URL that a signed one must equal; empty when ours is not known or is not to be compared."""
-        return self.url if self.checks_url and self.public_ip and self.public_port else ""
+        """URL that a signed one must equal; empty where ours is not known, as Vast has named no port."""
+        return self.url if self.public_ip and self.public_port else ""
 
 
 class RunPodSettings(Section):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -14,18 +12,6 @@ from darkroom.contract.quality import read_choice
 from darkroom.worker.settings.section import LOWER, CommaList, PositiveSeconds, Seconds, Section, env
 
 SidePixels = Annotated[int, Field(ge=64, le=16384, multiple_of=8)]
-
-
-def _parse_json_object(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    try:
-        parsed = json.loads(value or "{}")
-    except ValueError as error:
-        raise ValueError(f"is not JSON: {error}") from None
-    if not isinstance(parsed, dict):
-        raise ValueError('is not a JSON object, as in {"steps": 30}')
-    return parsed
 
 
 def _check_tuning(value: object) -> object:
@@ -36,7 +22,7 @@ def _check_tuning(value: object) -> object:
 
 
 class BenchmarkConfig(Section):
-    """Benchmark to run: `workflow`, else `modifier` with `modifications`, else text-to-image at this size.
+    """Benchmark to run: `workflow`, else text-to-image at this size.
 
     `family` is a family of models by its name, empty for the engine's default one. A size that is None is the
     family's. A limit that is None does not apply.
@@ -57,23 +43,10 @@ class BenchmarkConfig(Section):
     num_steps: Annotated[int | None, Field(ge=1, le=10000), env("BENCHMARK_TEST_STEPS")] = None
     """Sampling steps. Empty: the family's default, 20 for the default family."""
 
-    checkpoint: Annotated[str, env("BENCHMARK_CHECKPOINT")] = ""
-    """Checkpoint to measure with. Empty: a full-size one of the family, else random weights (on a CPU always those)."""
-
     workflow: Annotated[Path | None, env("BENCHMARK_WORKFLOW", "BENCHMARK_JSON_PATH")] = None
-    """A workflow file of your own to measure instead. Empty: `benchmark.json` in the folder `misc` of, or beside, the
-    base directory, if there is one."""
-
-    modifier: Annotated[str, env("BENCHMARK_MODIFIER")] = ""
-    """A modifier to measure instead."""
-
-    modifications: Annotated[
-        Mapping[str, Any], BeforeValidator(_parse_json_object), env("BENCHMARK_MODIFICATIONS")
-    ] = {}
-    """Its parameters, a JSON object."""
-
-    min_its: Annotated[PositiveSeconds | None, env("BENCHMARK_MIN_ITS")] = None
-    """Fewer sampling steps a second are `slow`."""
+    """A workflow file of your own to measure instead, or a request with a modifier. Empty: `benchmark.json` in the
+    folder `misc` of, or beside, the base directory, if there is one. A checkpoint of the family, or random weights on a
+    CPU or without one, is measured where there is neither."""
 
     max_seconds: Annotated[PositiveSeconds | None, env("BENCHMARK_MAX_SECONDS")] = None
     """More seconds an image are `slow`."""
@@ -88,9 +61,6 @@ class BenchmarkConfig(Section):
     tuning: Annotated[str, BeforeValidator(_check_tuning), env("TUNING")] = "auto"
     """Strategies that the engine may use to be faster, each only where it is measured to be and draws the same image:
     `auto`, `off`, or a comma list of names from [performance](performance.md)."""
-
-    tuning_seconds: Annotated[Seconds, Field(le=3600), env("TUNING_SECONDS")] = 30.0
-    """Seconds that measuring strategies may take at a start; those that do not fit are not used."""
 
     ttl_seconds: Annotated[Seconds, env("BENCHMARK_TTL")] = 86400.0
     """Seconds for which a good result is valid at later starts."""

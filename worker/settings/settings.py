@@ -176,7 +176,7 @@ class Settings(BaseSettings):
     def _checkpoints_have_a_bucket(self) -> Settings:
         if self.checkpoints.preempt_priority is not None and not self.checkpoints.seconds:
             raise ValueError("PREEMPT_PRIORITY: needs CHECKPOINT_SECONDS, from which interrupted jobs go on")
-        if self.checkpoints.seconds and self.checkpoints.store == "s3" and self.s3.missing_names:
+        if self.checkpoints.seconds and self.checkpoints.are_copied and self.s3.missing_names:
             raise ValueError(f"CHECKPOINT_STORE: s3 needs {', '.join(self.s3.missing_names)}")
         return self
 

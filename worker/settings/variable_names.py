@@ -31,7 +31,7 @@ IGNORED_NAMES: Final = frozenset(
 )
 """Names that older deployments set and that have no effect: jobs are in SQLite, the engine's history is accurate."""
 
-OTHERS_NAMES: Final = frozenset({"SSL_CERT_FILE", "MODEL_HEALTH_ENDPOINT"})
+OTHERS_NAMES: Final = frozenset({"SSL_CERT_FILE", "MODEL_HEALTH_ENDPOINT", "NO_COLOR"})
 """Names that others read or set, Vast for example, and that are neither settings nor misspelled ones of ours."""
 
 CLIENT_NAMES: Final = frozenset({"DARKROOM_API_KEY"})
@@ -66,7 +66,7 @@ def secret_names() -> tuple[str, ...]:
 
 def known_names() -> frozenset[str]:
     """Return every variable that a setting is read from, and the `_FILE` form of every secret."""
-    names = {name for variable in variables_of(Settings) for name in variable.names}
+    names = {name for variable in variables_of(Settings) for name in (*variable.names, variable.part_of) if name}
     return frozenset(names | {f"{name}_FILE" for name in secret_names()})
 
 

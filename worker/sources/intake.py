@@ -64,12 +64,16 @@ class _Held:
 
 
 class Intake:
-    """Owner of the deliveries that this worker holds. `run_forever` is its task, `close` gives the rest back."""
+    """Owner of the deliveries that this worker holds. `run_forever` is its task, `close` gives the rest back.
+
+    `num_places` is the number of jobs that the engines take at once.
+    """
 
     def __init__(
         self,
         broker: Broker,
         config: BrokerConfig,
+        num_places: Callable[[], int],
         store: JobStore,
         pipeline: Pipeline,
         *,
@@ -83,6 +87,7 @@ class Intake:
     ) -> None:
         self._broker = broker
         self._config = config
+        self._num_places = num_places
         self._store = store
         self._pipeline = pipeline
         self._accept = accept
@@ -116,7 +121,7 @@ class Intake:
         self._tasks.spawn(self._watch_cancellations(), "intake")
         self._tasks.spawn(self._announce(), "intake")
         while not self._is_stopping:
-            room = self._config.num_held - len(self._held)
+            room = (self._config.num_held or self._num_places()) - len(self._held)
             if room <= 0 or not self._has_room():
                 await asyncio.sleep(ROOM_PAUSE_SECONDS)
                 continue

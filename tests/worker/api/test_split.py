@@ -17,9 +17,3 @@ async def test_a_result_says_why_its_request_ran_whole(tmp_path: Path, engine: F
         assert (await front.http.get("/result/one")).json()["split"] == ALONE
         refused = await front.sync(draw(), split="perhaps")
         assert refused.status_code == 422 and refused.json()["error"]["problems"][0]["field"] == "input.split"
-
-
-async def test_a_setting_splits_requests_that_have_no_word_on_it(tmp_path: Path, engine: FakeEngine) -> None:
-    async with running_front(tmp_path, engine, split_requests=True) as front:
-        assert (await front.sync(draw())).json()["split"] == ALONE
-        assert "split" not in (await front.sync(draw(), split=False)).json()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from darkroom.worker.autoscaler.speed import assumed_speed, measured_speed
+from darkroom.worker.autoscaler.speed import ASSUMED_SPEED, assumed_speed, measured_speed
 from darkroom.worker.settings.workload import Workload
 
 ONE_ENGINE = {"seconds_per_picture": 0.5, "workload_per_second": 50.0}
@@ -27,8 +27,8 @@ def test_engines_that_serve_add_up() -> None:
 def test_without_a_measurement_there_is_none_and_something_is_assumed() -> None:
     for report in ({"verdict": "skipped"}, {"seconds_per_picture": 0, "workload_per_second": None}):
         assert [measured_speed(report, workload) for workload in Workload] == [0, 0, 0]
-    assert assumed_speed(20.0, Workload.STATIC) == 20.0
-    assert assumed_speed(20.0, Workload.ONE) == 0.2
+    assert assumed_speed(Workload.STATIC) == ASSUMED_SPEED
+    assert assumed_speed(Workload.ONE) == ASSUMED_SPEED / 100
 
 
 def test_what_a_cpu_ran_instead_is_not_counted_as_an_image() -> None:

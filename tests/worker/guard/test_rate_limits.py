@@ -32,11 +32,6 @@ def test_a_caller_is_its_key_else_its_address(identity: Identity, name: str) -> 
     assert caller_name(identity) == name
 
 
-def test_operators_can_be_limited_as_well() -> None:
-    assert caller_name(Identity("ops", "", ALL_SCOPES), are_admins_limited=True) == "key:ops"
-    assert caller_name(Identity("", "127.0.0.1", ALL_SCOPES), are_admins_limited=True) == "address:127.0.0.1"
-
-
 def test_requests_over_the_rate_are_refused_until_the_window_has_passed() -> None:
     rates = RateLimits(CallerLimits(requests_per_second=0.05))
     rates.count_request("key:a")

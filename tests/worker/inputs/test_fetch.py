@@ -19,7 +19,7 @@ from PIL import Image
 
 from darkroom.worker.errors import DiskLow, InputRejected, http_status
 from darkroom.worker.guard.safe_address import AddressGuard, AddressRefused
-from darkroom.worker.inputs.fetch import InputFetcher
+from darkroom.worker.inputs.fetch import MAX_REDIRECTS, InputFetcher
 from darkroom.worker.inputs.folder import InputFolder
 from darkroom.worker.inputs.references import Reference
 from darkroom.worker.inputs.refusals import DownloadFailed, InputBroken, InputTooLarge
@@ -79,7 +79,7 @@ def fetcher(
     folder: Path, *, max_bytes: int = 1_000_000, seconds: float = 5.0, guarded: bool = False, min_free: int = 0
 ) -> InputFetcher:
     guard = AddressGuard([] if guarded else ["127.0.0.1"])
-    limits = InputLimits(max_bytes=max_bytes, timeout_seconds=seconds, max_redirects=2)
+    limits = InputLimits(max_bytes=max_bytes, timeout_seconds=seconds)
     no_store = S3Config(connect_timeout_seconds=2.0, connect_attempts=1, presign_seconds=600, key_template="{filename}")
     return InputFetcher(
         guard,
@@ -127,10 +127,10 @@ async def test_the_same_content_is_one_file_however_it_comes(site: Any, tmp_path
 
 
 async def test_redirects_are_followed_within_their_limit(site: Any, tmp_path: Path) -> None:
-    site.pages["/1"] = (302, {"Location": "/2"}, b"")
-    site.pages["/2"] = (302, {"Location": "/end"}, b"")
+    for number in range(MAX_REDIRECTS):
+        site.pages[f"/{number + 1}"] = (302, {"Location": f"/{number + 2}"}, b"")
     site.pages["/0"] = (302, {"Location": "/1"}, b"")
-    site.pages["/end"] = (200, {}, image())
+    site.pages[f"/{MAX_REDIRECTS + 1}"] = (200, {}, image())
     assert (await fetcher(tmp_path).fetch(asking(f"{site.url}/1"), "job")).size_bytes
     with pytest.raises(DownloadFailed, match="too many redirects"):
         await fetcher(tmp_path).fetch(asking(f"{site.url}/0"), "job")

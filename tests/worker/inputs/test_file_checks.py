@@ -64,13 +64,6 @@ def test_a_video_that_hardly_ever_ends_is_refused_however_few_frames_it_has(tmp_
         check_input(path, "file", InputLimits(), media_processes())
 
 
-def test_a_video_has_at_most_so_many_pixels_in_all_frames(tmp_path: Path) -> None:
-    path = video(tmp_path / "a.mp4", [0, 1, 2, 3])
-    assert check_input(path, "file", InputLimits(max_video_pixels=4 * 512), media_processes()).extension == "mp4"
-    with pytest.raises(BrokenFile, match=r"has 2048 pixels in 4 frames of 32x16 px; expected at most 2047"):
-        check_input(path, "file", InputLimits(max_video_pixels=2047), media_processes())
-
-
 def test_a_damaged_video_is_left_to_the_engine_s_check(tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     path.write_bytes(b"\0\0\0\x18ftypisom" + bytes(40))

@@ -18,7 +18,7 @@ from darkroom.worker.settings.outputs import InputLimits, S3Config
 from tests.s3_server import S3Server, client
 
 NO_STORE = S3Config(connect_timeout_seconds=20.0, connect_attempts=1, presign_seconds=600, key_template="{filename}")
-LIMITS = InputLimits(max_bytes=1000, timeout_seconds=60.0, max_redirects=2)
+LIMITS = InputLimits(max_bytes=1000, timeout_seconds=60.0)
 KEY = "some folder/a?b=c ü.png"
 
 

@@ -23,7 +23,7 @@ NO_FLOOR = 0
 
 
 def uploads(folder: Path, max_bytes: int = 1000, floor: int = NO_FLOOR) -> tuple[UploadedFiles, InputFolder]:
-    limits = InputLimits(max_bytes=max_bytes, timeout_seconds=1, max_redirects=0)
+    limits = InputLimits(max_bytes=max_bytes, timeout_seconds=1)
     store = InputFolder(folder)
     return UploadedFiles(store, limits, floor, media_processes()), store
 

@@ -49,7 +49,7 @@ class Engine:
 
 def stage(folder: Path, *, shares_files: bool = False) -> FetchedInputs:
     guard, files = AddressGuard(), InputFolder(folder)
-    limits = InputLimits(max_bytes=1_000_000, timeout_seconds=5.0, max_redirects=2)
+    limits = InputLimits(max_bytes=1_000_000, timeout_seconds=5.0)
     no_store = S3Config(connect_timeout_seconds=2.0, connect_attempts=1, presign_seconds=600, key_template="{filename}")
     fetcher = InputFetcher(guard, files, limits, S3Source(S3Stores(guard), no_store, limits))
     return FetchedInputs(fetcher, files, shares_files=shares_files)

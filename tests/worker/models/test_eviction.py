@@ -1,96 +1,65 @@
-"""Eviction of downloaded model files: the policies, and the level on disk that carries them out."""
+"""Eviction of downloaded model files: the choice, and the level on disk that carries it out."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from pathlib import Path
 
 import pytest
 
-from benchmark.model_eviction import generated_trace, simulate
 from darkroom.worker.models.disk_level import DiskLevel
-from darkroom.worker.models.eviction import (
-    EvictionRules,
-    FileUse,
-    Policy,
-    after_use,
-    choose_victims,
-    first_use,
-    victims_for_room,
-)
+from darkroom.worker.models.eviction import FileUse, after_use, choose_victims
 from darkroom.worker.models.files import checksum_path
 
 GB = 10**9
-
-
-def use(place: str, size_gb: float, used_at: float, num_uses: int = 1) -> FileUse:
-    made = first_use(place, int(size_gb * GB), used_at, 0.0)
-    for _ in range(num_uses - 1):
-        made = after_use(made, used_at, 0.0)
-    return made
 
 
 def places(victims: list[FileUse]) -> list[str]:
     return [victim.place for victim in victims]
 
 
-FILES = [use("a", 6, 10.0), use("b", 6, 30.0), use("c", 0.2, 20.0), use("d", 6, 40.0, num_uses=9)]
+def use(place: str, size_gb: float, used_at: float) -> FileUse:
+    return FileUse(place, int(size_gb * GB), used_at)
 
 
-def test_lru_removes_the_longest_unused_until_the_rest_fits() -> None:
-    rules = EvictionRules("lru", max_bytes=12 * GB)
-    assert places(choose_victims(FILES, (), rules, 50.0)) == ["a", "c"]
-    assert places(choose_victims(FILES, ("a",), rules, 50.0)) == ["c", "b"]
-    assert places(choose_victims(FILES, ("a", "b", "d"), rules, 50.0, room_bytes=GB)) == ["c"]
-    assert choose_victims(FILES, (), EvictionRules("lru"), 50.0, room_bytes=100 * GB) == []
+FILES = [use("a", 6, 10.0), use("b", 6, 30.0), use("c", 0.2, 20.0), use("d", 6, 40.0)]
 
 
-def test_gdsf_keeps_what_is_used_often_and_what_is_small() -> None:
-    rules = EvictionRules("gdsf", max_bytes=12 * GB)
-    assert places(choose_victims(FILES, (), rules, 50.0)) == ["a", "b"]
+def test_the_longest_unused_go_first_as_far_as_files_are_free() -> None:
+    assert choose_victims(FILES, (), 0) == []
+    assert places(choose_victims(FILES, (), 7 * GB)) == ["a", "c", "b"]
+    assert places(choose_victims(FILES, ("a",), 5 * GB)) == ["c", "b"]
+    assert places(choose_victims(FILES, ("a", "b"), 100 * GB)) == ["c", "d"]
 
 
-def test_ttl_removes_what_was_unused_even_where_there_is_room() -> None:
-    rules = EvictionRules("ttl", max_bytes=100 * GB, unused_seconds=25.0)
-    assert places(choose_victims(FILES, (), rules, 50.0)) == ["a", "c"]
-    assert places(choose_victims(FILES, ("c",), rules, 50.0)) == ["a"]
+def test_a_use_makes_a_file_the_last_to_go() -> None:
+    used = after_use(FILES[0], 50.0)
+    assert (used.used_at_seconds, used.num_uses) == (50.0, 2)
+    assert places(choose_victims([used, *FILES[1:]], (), GB)) == ["c", "b"]
 
 
-def test_room_is_made_as_far_as_files_are_free() -> None:
-    rules = EvictionRules("lru", max_bytes=GB)
-    assert places(victims_for_room(FILES, (), rules, 7 * GB)) == ["a", "c", "b"]
-    assert places(victims_for_room(FILES, ("a", "b"), rules, 100 * GB)) == ["c", "d"]
-
-
-def test_old_uses_count_less_as_the_clock_goes_on() -> None:
-    old = use("old", 6, 0.0, num_uses=3)
-    new = first_use("new", 6 * GB, 9.0, clock=old.worth)
-    assert new.worth > old.worth
-
-
-@pytest.mark.parametrize("policy", ["lru", "gdsf", "ttl"])
 @pytest.mark.parametrize("seed", range(5))
-def test_held_files_stay_and_the_limit_is_kept_where_it_can_be(policy: Policy, seed: int) -> None:
+def test_held_files_stay_and_what_is_needed_is_freed_where_it_can_be(seed: int) -> None:
     chance = random.Random(seed)
-    files = [use(f"f{n}", chance.uniform(0.1, 9), chance.uniform(0, 100), chance.randint(1, 5)) for n in range(30)]
+    files = [use(f"f{n}", chance.uniform(0.1, 9), chance.uniform(0, 100)) for n in range(30)]
     held = {file.place for file in files if chance.random() < 0.3}
-    rules = EvictionRules(policy, max_bytes=int(chance.uniform(5, 90) * GB), unused_seconds=50.0)
-    victims = choose_victims(files, held, rules, 100.0)
+    needed = int(chance.uniform(5, 90) * GB)
+    victims = choose_victims(files, held, needed)
     assert not held & set(places(victims)) and len(victims) == len(set(places(victims)))
-    left = [file for file in files if file not in victims]
-    fits = sum(file.size_bytes for file in left) <= rules.max_bytes
-    assert fits or {file.place for file in left} == held
+    left = {file.place for file in files} - set(places(victims))
+    assert sum(file.size_bytes for file in victims) >= needed or left == held
 
 
 class Folder:
     """A folder of models with a level on it."""
 
-    def __init__(self, tmp_path: Path, rules: EvictionRules, pinned: tuple[str, ...] = ()) -> None:
+    def __init__(self, tmp_path: Path, max_bytes: int = 0, pinned: tuple[str, ...] = ()) -> None:
         self.path = tmp_path / "models"
         self.evicted: list[str] = []
         self.level = DiskLevel(
-            self.path, tmp_path / "uses.json", rules, pinned, lambda place, size: self.evicted.append(place)
+            self.path, tmp_path / "uses.json", max_bytes, pinned, lambda place, size: self.evicted.append(place)
         )
 
     def add(self, place: str, num_bytes: int, *, is_download: bool = True, age_seconds: float = 0.0) -> None:
@@ -106,7 +75,7 @@ class Folder:
 
 
 def test_only_downloads_that_nobody_needs_are_evicted(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, EvictionRules("lru", max_bytes=250), pinned=("vae/pinned.safetensors",))
+    folder = Folder(tmp_path, 250, pinned=("vae/pinned.safetensors",))
     folder.add("vae/pinned.safetensors", 100, age_seconds=90)
     folder.add("vae/own.safetensors", 1000, is_download=False, age_seconds=90)
     folder.add("vae/held.safetensors", 100, age_seconds=80)
@@ -123,28 +92,23 @@ def test_only_downloads_that_nobody_needs_are_evicted(tmp_path: Path) -> None:
 
 
 def test_uses_survive_a_restart(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, EvictionRules("gdsf", max_bytes=10**6))
+    folder = Folder(tmp_path, 10**6)
     folder.add("vae/a.safetensors", 100)
     for number in range(3):
         folder.level.use("vae/a.safetensors", f"job{number}")
     folder.level.sweep()
-    (again,) = Folder(tmp_path, EvictionRules("gdsf")).level.listed()
+    (again,) = Folder(tmp_path).level.listed()
     assert (again.place, again.num_uses) == ("vae/a.safetensors", 3)
+    earlier = {"place": "vae/a.safetensors", "size_bytes": 100, "used_at_seconds": 1.0, "num_uses": 7, "worth": 2.0}
+    (tmp_path / "uses.json").write_text(json.dumps({"clock": 1.0, "files": [earlier]}))
+    assert Folder(tmp_path).level.listed()[0].num_uses == 7
     (tmp_path / "uses.json").write_text("broken")
-    assert Folder(tmp_path, EvictionRules("gdsf")).level.listed()[0].num_uses == 1
+    assert Folder(tmp_path).level.listed()[0].num_uses == 1
 
 
 def test_without_a_limit_nothing_is_evicted_even_on_a_full_disk(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, EvictionRules("gdsf"))
+    folder = Folder(tmp_path)
     folder.add("vae/a.safetensors", 100)
     folder.level.make_room(10**12)
     folder.level.sweep(10**12)
     assert folder.evicted == []
-
-
-@pytest.mark.parametrize("policy", ["lru", "gdsf"])
-def test_a_larger_disk_has_more_of_what_is_asked_for(policy: Policy) -> None:
-    trace = list(generated_trace(num_jobs=300))
-    small, large = (simulate(trace, EvictionRules(policy, disk * GB)) for disk in (40, 200))
-    assert 0 < small.hits < large.hits < large.requests == len(trace)
-    assert small.fetch_seconds > large.fetch_seconds

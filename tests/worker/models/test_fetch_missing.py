@@ -150,7 +150,9 @@ async def test_a_job_brings_a_model_by_its_own_address_only_where_that_is_allowe
         assert (await front.sync(drawing(name), **fields)).status_code == 200
         unsafe = {"extra_data": page_with_address(f"{server.url}/x.ckpt", "x.ckpt")}
         assert (await front.sync(drawing("x.ckpt"), **unsafe)).status_code == 422
-    async with front_with(tmp_path, server, "any", allowed_private_hosts="127.0.0.1", model_max_bytes=10) as front:
+    async with front_with(
+        tmp_path, server, "any", allowed_private_hosts="127.0.0.1", constants={"models": {"max_request_bytes": 10}}
+    ) as front:
         server.files["/large.safetensors"] = checkpoint()
         large = {"extra_data": page_with_address(f"{server.url}/large.safetensors", "large.safetensors")}
         answer = await front.sync(drawing("large.safetensors"), **large)
@@ -202,7 +204,7 @@ async def test_files_above_the_limit_make_room_and_are_fetched_again(server: Mod
     models = tmp_path / "base" / "models" / "checkpoints"
     limit = len(server.files[f"/{NAMES[0]}"]) + 1000
     server.files["/third.safetensors"] = checkpoint(100_000)
-    changes = {"model_disk_bytes": limit, "model_eviction": "lru", "allowed_private_hosts": "127.0.0.1"}
+    changes = {"model_disk_bytes": limit, "allowed_private_hosts": "127.0.0.1"}
     async with front_with(tmp_path, server, "any", **changes) as front:
         for name in ("third.safetensors", "fourth.safetensors", "third.safetensors"):
             server.files[f"/{name}"] = checkpoint(100_000)

@@ -47,7 +47,7 @@ async def test_a_wrong_file_fails_its_job_by_name_and_the_next_source_lets_it_ru
     wrong = right[:-1000] + bytes([right[-1000] ^ 255]) + right[-999:]
     settings = {
         "BASE_DIRECTORY": str(base), "STATE_DIRECTORY": str(tmp_path / "state"), "BENCHMARK": "off", "CPU": "true",
-        "FETCH_MISSING": "manifest", "MODEL_BANDWIDTH": str(len(right) // 2), "MODEL_LOAD_EARLY": "3600",
+        "FETCH_MISSING": "manifest", "MODEL_BANDWIDTH": str(len(right) // 2), 
         "MIN_FREE_MEMORY_BYTES": "0", "HF_HUB_OFFLINE": "1",
     }  # fmt: skip
     with model_server(files={"/right.safetensors": right, "/wrong.safetensors": wrong}) as server:

@@ -48,8 +48,13 @@ def test_the_file_beside_the_base_directory_needs_no_setting(tmp_path: Path) -> 
     assert found is not None and found.workflow == WORKFLOW
 
 
-def test_a_modifier_is_built_with_its_modifications_and_the_only_checkpoint() -> None:
-    asked = config(benchmark_modifier="Text2Image", benchmark_modifications='{"steps": 40}')
+def requested(path: Path, modifier: str, **modifications: Any) -> BenchmarkConfig:
+    body = {"input": {"modifier": modifier, "modifications": modifications}}
+    return config(BENCHMARK_WORKFLOW=str(written(path / "request.json", body)))
+
+
+def test_a_modifier_is_built_with_its_modifications_and_the_only_checkpoint(tmp_path: Path) -> None:
+    asked = requested(tmp_path, "Text2Image", steps=40)
     found = find_own_workload(asked, [], REGISTRY, {"only.safetensors": None})
     assert found is not None
     inputs = {name: value for node in found.workflow.values() for name, value in node["inputs"].items()}
@@ -78,13 +83,13 @@ def test_a_file_without_a_workflow_is_named(tmp_path: Path, body: Any) -> None:
 
 
 @pytest.mark.parametrize(("modifier", "said"), [("Nope", "unknown modifier"), ("Image2Image", "input_image")])
-def test_a_modifier_that_cannot_be_built_is_named(modifier: str, said: str) -> None:
-    with pytest.raises(SettingsInvalid, match=f"BENCHMARK_MODIFIER.*{said}"):
-        find_own_workload(config(benchmark_modifier=modifier), [], REGISTRY, {})
+def test_a_modifier_that_cannot_be_built_is_named(tmp_path: Path, modifier: str, said: str) -> None:
+    with pytest.raises(SettingsInvalid, match=f"BENCHMARK_WORKFLOW.*{said}"):
+        find_own_workload(requested(tmp_path, modifier), [], REGISTRY, {})
 
 
-def test_a_modifier_draws_with_the_defaults_of_the_checkpoints_family() -> None:
-    asked = config(benchmark_modifier="Text2Image", benchmark_modifications='{"steps": 7}')
+def test_a_modifier_draws_with_the_defaults_of_the_checkpoints_family(tmp_path: Path) -> None:
+    asked = requested(tmp_path, "Text2Image", steps=7)
     found = find_own_workload(asked, [], REGISTRY, {"only.safetensors": LARGE})
     assert found is not None
     inputs = {name: value for node in found.workflow.values() for name, value in node["inputs"].items()}

@@ -346,15 +346,6 @@ async def test_a_foreign_engine_with_nothing_to_run_is_skipped_and_serves(tmp_pa
     assert report["verdict"] == "skipped" and "DarkroomRandomCheckpoint" in report["reason"]
 
 
-async def test_a_checkpoint_that_is_named_and_not_measured_is_reported(tmp_path: Path, engine: FakeEngine) -> None:
-    async with running_front(tmp_path, engine, benchmark="auto", benchmark_checkpoint="missing.safetensors") as front:
-        report = await told(front)
-    assert "BENCHMARK_CHECKPOINT: missing.safetensors is not there" in report["reason"]
-    changes = measuring(tmp_path, benchmark_checkpoint="missing.safetensors")
-    async with running_front(tmp_path, engine, **changes) as front:
-        assert (await told(front))["reason"] is None  # a workflow of the user's names its own
-
-
 async def test_a_workflow_in_which_nothing_varies_is_named(tmp_path: Path, engine: FakeEngine) -> None:
     changes = measuring(tmp_path, {"1": {"class_type": "Nothing", "inputs": {}}})
     async with running_front(tmp_path, engine, waits_until_ready=False, **changes) as front:
@@ -451,7 +442,7 @@ async def test_a_modifier_that_raises_fails_the_warm_up_and_no_more(tmp_path: Pa
     workflow(folder, draw(), "mine_workflow.json")
     (folder / "mine.py").write_text(RAISING_MODIFIER)
     file = workflow(tmp_path, {"input": {"modifier": "Mine", "modifications": {"text": "second"}}}, "warm.json")
-    async with running_front(tmp_path, engine, warmup_workflows=file, modifiers_directory=folder) as front:
+    async with running_front(tmp_path, engine, warmup_workflows=file, base_directory=tmp_path) as front:
         (entry,) = (await told(front))["warm_up"]
     assert entry["error"] == "ZeroDivisionError: division by zero"
 

@@ -89,10 +89,8 @@ def test_below_seven_tenths_of_what_is_expected_is_slow() -> None:
 
 
 def test_what_the_operator_asks_for_is_a_hard_limit() -> None:
-    asked = Expectation(min_its=40, source="BENCHMARK_MIN_ITS")
-    assert judge(speed(39.9), asked, Evidence()).verdict is Verdict.SLOW
-    assert judge(speed(40.1), asked, Evidence()).verdict is Verdict.PASS
     seconds = Expectation(max_seconds=0.5, source="BENCHMARK_MAX_SECONDS")
+    assert judge(speed(None, seconds=0.4), seconds, Evidence()).verdict is Verdict.PASS
     said = judge(speed(None, seconds=0.6), seconds, Evidence())
     assert said.verdict is Verdict.SLOW and "0.6 s" in str(said.reason) and "BENCHMARK_MAX_SECONDS" in str(said.reason)
 

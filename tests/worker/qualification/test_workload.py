@@ -47,13 +47,18 @@ class Wanted:
     width_px: int | None = None
     height_px: int | None = None
     num_steps: int | None = None
-    checkpoint: str = ""
 
 
 def chosen(
-    device: DeviceFact, *facts: CheckpointFact, wanted: Wanted | None = None, family: FamilyFact = PLAIN
+    device: DeviceFact,
+    *facts: CheckpointFact,
+    wanted: Wanted | None = None,
+    family: FamilyFact = PLAIN,
+    checkpoint: str = "",
 ) -> TextToImage:
-    made = choose_workload(wanted or Wanted(), device, facts, has_random_checkpoint=True, family=family)
+    made = choose_workload(
+        wanted or Wanted(), device, facts, has_random_checkpoint=True, family=family, checkpoint=checkpoint
+    )
     assert made is not None
     return made
 
@@ -82,7 +87,7 @@ def test_a_checkpoint_is_used_only_at_full_size_and_of_the_measured_family() -> 
     assert chosen(GPU, narrow, other, unknown, FULL).model == "real.safetensors"
     assert chosen(GPU, narrow, other, unknown, FULL, family=LARGE).model == "xl"
     for name in ("tiny", "xl", "vae"):
-        assert chosen(GPU, narrow, other, unknown, FULL, wanted=Wanted(checkpoint=name)).model == "random:full"
+        assert chosen(GPU, narrow, other, unknown, FULL, checkpoint=name).model == "random:full"
 
 
 def test_another_family_is_measured_with_its_own_image() -> None:
@@ -99,7 +104,7 @@ def test_another_family_is_measured_with_its_own_image() -> None:
 def test_a_named_checkpoint_on_a_foreign_disk_is_taken_at_the_users_word() -> None:
     unseen = CheckpointFact(name="there.safetensors")
     assert chosen(GPU, unseen).model == "random:full"
-    assert chosen(GPU, unseen, wanted=Wanted(checkpoint="there.safetensors")).model == "there.safetensors"
+    assert chosen(GPU, unseen, checkpoint="there.safetensors").model == "there.safetensors"
 
 
 def test_a_foreign_engine_without_our_node_and_without_a_checkpoint_has_none() -> None:
@@ -107,9 +112,8 @@ def test_a_foreign_engine_without_our_node_and_without_a_checkpoint_has_none() -
     assert choose_workload(Wanted(), GPU, (FULL,), has_random_checkpoint=False, family=PLAIN) is not None
 
 
-def test_a_cpu_measures_the_small_network_unless_a_checkpoint_is_named() -> None:
+def test_a_cpu_measures_the_small_network() -> None:
     assert chosen(CPU, FULL).model == "random:small"
-    assert chosen(CPU, FULL, wanted=Wanted(checkpoint="real.safetensors")).model == "real.safetensors"
 
 
 def test_a_simulated_device_has_a_cpus_arithmetic() -> None:

@@ -78,12 +78,14 @@ async def test_a_session_token_goes_with_its_keys(moto_url: str, tmp_path: Path)
     assert "my-token" not in repr(with_own)
 
 
-async def test_a_profile_has_its_own_keys(moto_url: str, tmp_path: Path) -> None:
+async def test_a_profile_has_its_own_keys(moto_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "credentials").write_text("[shop]\naws_access_key_id = SHOP\naws_secret_access_key = s\n")
-    query = await signature_of(target_of(config(moto_url, profile="shop")), tmp_path)
+    monkeypatch.setenv("AWS_PROFILE", "shop")
+    query = await signature_of(target_of(config(moto_url, credentials="chain")), tmp_path)
     assert query["X-Amz-Credential"][0].startswith("SHOP/")
-    with pytest.raises(StoreFailed, match="S3_PROFILE: no such profile"):
-        await signature_of(target_of(config(moto_url, profile="none")), tmp_path)
+    monkeypatch.setenv("AWS_PROFILE", "none")
+    with pytest.raises(StoreFailed, match="AWS_PROFILE: no such profile"):
+        await signature_of(target_of(config(moto_url, credentials="chain")), tmp_path)
 
 
 async def test_the_chain_finds_a_web_identity(moto_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,16 +96,13 @@ async def test_the_chain_finds_a_web_identity(moto_url: str, tmp_path: Path, mon
     assert query["X-Amz-Security-Token"] and query["X-Amz-Credential"][0].startswith("ASIA")
 
 
-@pytest.mark.parametrize("has_keys", [True, False])
-async def test_a_role_is_assumed_with_the_keys_or_those_of_the_chain(
-    moto_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_keys: bool
-) -> None:
-    keys = {"access_key_id": "AKIA1", "secret_access_key": "s"} if has_keys else {}
-    if not has_keys:
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA2")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
-    target = target_of(config(moto_url, role_arn=ROLE, role_external_id="x-1", **keys))
-    query = await signature_of(target, tmp_path)
+async def test_a_profile_may_assume_a_role(moto_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "credentials").write_text("[base]\naws_access_key_id = AKIA1\naws_secret_access_key = s\n")
+    (tmp_path / "config").write_text(
+        f"[profile uploads]\nrole_arn = {ROLE}\nexternal_id = x-1\nsource_profile = base\nregion = us-east-1\n"
+    )
+    monkeypatch.setenv("AWS_PROFILE", "uploads")
+    query = await signature_of(target_of(config(moto_url, credentials="chain")), tmp_path)
     assert query["X-Amz-Security-Token"] and query["X-Amz-Credential"][0].startswith("ASIA")
 
 
@@ -112,11 +111,11 @@ async def test_a_chain_that_finds_nothing_says_so(moto_url: str, tmp_path: Path)
         await signature_of(target_of(config(moto_url, credentials="chain")), tmp_path)
 
 
-def test_keys_and_a_profile_exclude_each_other() -> None:
+def test_keys_and_the_chain_exclude_each_other() -> None:
     with pytest.raises(ValidationError, match="exclude"):
-        config("", access_key_id="a", secret_access_key="b", profile="shop")
+        config("", access_key_id="a", secret_access_key="b", credentials="chain")
     assert config("", credentials="chain").missing_names == ()
-    assert config("", role_arn=ROLE, access_key_id="a").missing_names == ("S3_SECRET_ACCESS_KEY",)
+    assert config("", access_key_id="a").missing_names == ("S3_SECRET_ACCESS_KEY",)
 
 
 @pytest.mark.parametrize(

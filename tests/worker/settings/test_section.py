@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import pytest
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from darkroom.worker.errors import SettingsInvalid
 from darkroom.worker.settings.environment import load_settings
-from darkroom.worker.settings.section import CommaList, Section, by_section, env, variables_of
+from darkroom.worker.settings.jobs import CheckpointSettings
+from darkroom.worker.settings.section import CommaList, Section, by_section, env, settings_of, variables_of
 from darkroom.worker.settings.settings import Settings
 
 
@@ -47,6 +48,97 @@ def test_values_go_to_their_section_under_the_preferred_name(
     values: dict[str, str], sections: dict[str, dict[str, str]]
 ) -> None:
     assert by_section(Two, values) == sections
+
+
+class Limits(Section):
+    whole: ClassVar[str] = "LIMITS"
+    steps: Annotated[int, env("MAX_STEPS", key="steps")] = 1
+    images: Annotated[int, env("MAX_IMAGES", "OLD_IMAGES", key="images")] = 1
+    user: Annotated[str, env("USER_NAME", part_of="STORE_URL")] = ""
+
+
+class Parts(BaseModel):
+    limits: Limits = Limits()
+
+
+@pytest.mark.parametrize(
+    ("values", "limits"),
+    [
+        ({"LIMITS": "steps=5, images=2,"}, {"MAX_STEPS": "5", "MAX_IMAGES": "2"}),
+        ({"limits": "steps=5,images=2", "OLD_IMAGES": "3"}, {"MAX_STEPS": "5", "MAX_IMAGES": "3"}),
+        ({"MAX_STEPS": "4"}, {"MAX_STEPS": "4"}),
+    ],
+)
+def test_a_setting_of_parts_sets_several_fields_and_their_own_variables_win(
+    values: dict[str, str], limits: dict[str, str]
+) -> None:
+    assert by_section(Parts, values) == {"limits": limits}
+    assert settings_of(Parts) == ("LIMITS", "STORE_URL")
+
+
+@pytest.mark.parametrize("value", ["pixels=5", "steps", "steps=", "steps=1 images=2,9"])
+def test_a_part_that_is_none_is_named_with_those_there_are(value: str) -> None:
+    with pytest.raises(SettingsInvalid, match=r"LIMITS: got .* expected steps=VALUE, images=VALUE by commas"):
+        by_section(Parts, {"LIMITS": value})
+
+
+def test_a_value_of_a_part_that_does_not_parse_names_both_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROMPT_LIMITS", "steps=many")
+    with pytest.raises(SettingsInvalid, match="PROMPT_MAX_STEPS or its part of PROMPT_LIMITS: "):
+        load_settings(env_file=None)
+
+
+def test_packs_among_nodes_are_packs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALLOWED_NODES", "Load*, pack:built-in")
+    monkeypatch.setenv("ALLOWED_NODE_PACKS", "own")
+    monkeypatch.setenv("DENIED_NODES", "pack:other")
+    policy = load_settings(env_file=None).settings.node_policy
+    assert (policy.allowed, policy.allowed_packs) == (("Load*",), ("own", "built-in"))
+    assert (policy.denied, policy.denied_packs) == ((), ("other",))
+
+
+@pytest.mark.parametrize(
+    ("values", "level", "user"),
+    [
+        ({"ENGINE_SANDBOX": "bwrap"}, "bwrap", "10002"),
+        ({"ENGINE_SANDBOX": "user:7:8"}, "user", "7:8"),
+        ({"ENGINE_SANDBOX": "USER:7", "ENGINE_USER": "painter"}, "user", "painter"),
+    ],
+)
+def test_a_sandbox_names_its_user(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, str], level: str, user: str
+) -> None:
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    sandbox = load_settings(env_file=None).settings.sandbox
+    assert (sandbox.level, sandbox.user) == (level, user)
+
+
+@pytest.mark.parametrize(
+    ("value", "folder", "are_copied"),
+    [("folder", None, False), ("S3", None, True), ("/mnt/shared", Path("/mnt/shared"), False)],
+)
+def test_checkpoints_stay_in_a_folder_or_are_copied(value: str, folder: Path | None, are_copied: bool) -> None:
+    for name in ("CHECKPOINT_STORE", "CHECKPOINT_DIRECTORY"):
+        given = CheckpointSettings.model_validate({name: value})
+        assert (given.directory, given.are_copied) == (folder, are_copied)
+    with pytest.raises(ValidationError, match="expected folder, s3, or a folder's path"):
+        CheckpointSettings.model_validate({"CHECKPOINT_STORE": "s4"})
+
+
+@pytest.mark.parametrize(
+    ("names", "level"),
+    [
+        ({"DEBUG": "true"}, "debug"),
+        ({"DEBUG": "0"}, "info"),
+        ({"DEBUG": "true", "LOG_LEVEL": "Warning"}, "warning"),
+        ({"LOG_LEVEL": "", "DEBUG": "1"}, "debug"),
+    ],
+)
+def test_debug_is_a_level_of_the_log(monkeypatch: pytest.MonkeyPatch, names: dict[str, str], level: str) -> None:
+    for name, value in names.items():
+        monkeypatch.setenv(name, value)
+    assert load_settings(env_file=None).settings.log.effective_level == level
 
 
 def test_a_section_is_built_by_its_attributes_and_cannot_be_changed() -> None:

@@ -117,7 +117,7 @@ async def test_what_no_worker_can_run_ends_with_the_reason(
 async def test_a_cancelled_job_ends_wherever_it_is(
     tmp_path: Path, engine: FakeEngine, kind: Kind, producer: ProducingBroker
 ) -> None:
-    async with worker(tmp_path, engine, kind.server, broker_max_held=1) as front:
+    async with worker(tmp_path, engine, kind.server, constants={"broker": {"num_held": 1}}) as front:
         await producer.put("running", body(wait()))
         await producer.put("queued", body(draw()))
         await front.until("running", "generating")

@@ -96,7 +96,7 @@ class ConnectionTable:
         address = group_of(host)
         held = self._full.get(address, {})
         is_shared = is_loopback(host) or self._is_proxy(host)
-        if not is_shared and len(held) >= self.limits.max_per_address and not self._replace_idle(held):
+        if not is_shared and len(held) >= self.limits.num_per_address and not self._replace_idle(held):
             return self._admit_probe(address, is_own=False)
         if self._num_full >= self.limits.max_connections and not self._replace_anywhere(address):
             return self._admit_probe(address, is_own=is_loopback(host))

@@ -29,5 +29,5 @@ def fitting(limits: ConnectionLimits, max_files: int) -> ConnectionLimits:
     """Return limits that fit into so many open files: one address never gets more than half of all connections."""
     free = max(MIN_CONNECTIONS, max_files - min(RESERVED_FILES, max_files // 2))
     total = min(limits.max_connections, free)
-    per_address = max(1, min(limits.max_per_address, total // 2))
+    per_address = max(1, min(limits.num_per_address, total // 2))
     return limits.model_copy(update={"max_connections": total, "max_per_address": per_address})

@@ -140,7 +140,7 @@ class HubUploader:
             async with asyncio.timeout_at(until):
                 reason = await _commit(json.dumps(order).encode())
         except TimeoutError:
-            reason = "the uploads of the job took longer than S3_UPLOAD_TIMEOUT"
+            reason = "the uploads of the job took longer than an hour"
         except OSError as error:
             reason = cause_of(error)
         if reason:

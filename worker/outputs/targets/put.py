@@ -151,7 +151,7 @@ class PutUploader:
         except FileNotFoundError:
             reason = "the file is gone"
         except TimeoutError:
-            reason = "the uploads of the job took longer than S3_UPLOAD_TIMEOUT"
+            reason = "the uploads of the job took longer than an hour"
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             reason = cause_of(error)
         raise UploadFailed(f"{path.name} was not uploaded by PUT: {reason}", reason=reason)

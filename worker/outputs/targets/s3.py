@@ -106,7 +106,7 @@ class S3Uploader:
         except FileNotFoundError:
             reason = "the file is gone"
         except TimeoutError:
-            reason = "the uploads of the job took longer than S3_UPLOAD_TIMEOUT"
+            reason = "the uploads of the job took longer than an hour"
         except OSError as error:
             reason = cause_of(error)
         raise UploadFailed(f"{path.name} was not uploaded to bucket {target.bucket_name}: {reason}", reason=reason)

@@ -49,7 +49,9 @@ async def front(tmp_path: Path) -> AsyncIterator[RunningFront]:
         (modifiers / workflow_file).write_text(json.dumps(workflow))
     async with (
         running_engine(tmp_path) as engine,
-        running_front(tmp_path / "base", engine, api_keys=f"shop:{KEY}", modifiers_directory=str(modifiers)) as running,
+        running_front(
+            tmp_path / "base", engine, api_keys=f"shop:{KEY}", base_directory=str(modifiers.parent)
+        ) as running,
     ):
         yield running
 

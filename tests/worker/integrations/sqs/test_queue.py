@@ -200,7 +200,12 @@ async def test_progress_goes_to_a_queue_and_a_message_in_another_one_cancels_a_r
 ) -> None:
     more: dict[str, Any] = {"broker_event_queue": queues.events, "broker_cancel_queue": queues.cancels}
     async with running_front(
-        tmp_path, engine, broker_url=queues.jobs, broker_result_queue=queues.results, broker_max_held=1, **more
+        tmp_path,
+        engine,
+        broker_url=queues.jobs,
+        broker_result_queue=queues.results,
+        constants={"broker": {"num_held": 1}},
+        **more,
     ) as front:
         queues.put("running", wait(60))
         await front.until_message("running", "Progress")

@@ -18,6 +18,7 @@ from darkroom.worker.integrations.vast import autoscaler as autoscaler_module
 from darkroom.worker.integrations.vast.routes import VastRoutes
 from darkroom.worker.settings.platforms import VastTiming
 from tests.fakes import FakeEngine, draw, fail, running_engine, wait
+from tests.worker.adjusted_front import Constants
 from tests.worker.integrations.vast.stand_in import StandIn
 from tests.worker.running_front import RunningFront, running_front, until
 
@@ -50,13 +51,13 @@ class VastFront:
         return await self.post("/generate/sync", self.envelope(workflow, **auth))
 
 
-def vast_settings(autoscaler: StandIn, **changes: Any) -> dict[str, Any]:
+def vast_settings(autoscaler: StandIn, constants: Constants | None = None, **changes: Any) -> dict[str, Any]:
     return {
+        "constants": {"vast": {"public_port": 31000, **(constants or {}).get("vast", {})}},
         "master_token": TOKEN,
         "container_id": 77,
         "report_addr": autoscaler.url,
         "public_ipaddr": "127.0.0.1",
-        "vast_tcp_port": 31000,
         "worker_http_port": 0,
         **changes,
     }
@@ -472,7 +473,7 @@ async def test_a_lifetime_that_makes_no_sense_is_422(vast: VastFront) -> None:
         assert reply.status_code == 422 and "lifetime" in reply.json()["payload"]
 
 
-@pytest.mark.parametrize("vast", [{"max_sessions": 1}], indirect=True)
+@pytest.mark.parametrize("vast", [{"constants": {"vast": {"max_sessions": 1}}}], indirect=True)
 async def test_more_sessions_than_allowed_are_429_and_rejected(vast: VastFront) -> None:
     await open_session(vast)
     vast.last_index += 1
