@@ -50,21 +50,21 @@ def rounded_at_random(values: torch.Tensor, dtype: torch.dtype, key: str) -> tor
     """Round float32 `values` at random to float8, to the nearer of two neighbours more often.
 
     Neighbouring float8 values are a sixteenth to an eighth apart: rounding to the nearest would lose most of what a
-    LoRA adds. Stochastic rounding keeps it in the mean (Gupta et al. 2015, arXiv 1502.02551). The draw depends on `key`
-    alone, so that a weight is always patched to the same bits: on a CPU those of ComfyUI, which draws in float16 and in
-    slices of `ROUNDED_AT_ONCE` numbers.
+    LoRA adds. Stochastic rounding keeps it in the mean (Gupta et al. 2015, arXiv 1502.02551). The draw, a byte for each
+    value, depends on `key` alone, so that a weight is always patched to the same bits: on a CPU those of ComfyUI.
     """
     generator = torch.Generator(device=values.device).manual_seed(zlib.crc32(key.encode()))
+    draws = torch.randint(256, values.shape, dtype=torch.uint8, device=values.device, generator=generator)
     rounded = torch.empty_like(values, dtype=dtype)
     num_rows = max(1, round(values.shape[0] / max(1.0, values.numel() / ROUNDED_AT_ONCE)))
     for start in range(0, values.shape[0], num_rows):
-        part = values[start : start + num_rows]
-        rounded[start : start + num_rows] = _on_the_grid(part, dtype, generator).to(dtype)
+        rows = slice(start, start + num_rows)
+        rounded[rows] = _on_the_grid(values[rows], draws[rows], dtype).to(dtype)
     return rounded
 
 
-def _on_the_grid(values: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """Return float16 numbers that `dtype` has, each one of the two neighbours of a value."""
+def _on_the_grid(values: torch.Tensor, draws: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return float16 numbers that `dtype` has, each one of the two neighbours of a value, by draws of 0..255."""
     mantissa_bits, bias = FLOAT8_FORMATS[dtype]
     limits = torch.finfo(dtype)
     numbers = values.clamp(limits.min, limits.max).half()
@@ -76,7 +76,7 @@ def _on_the_grid(values: torch.Tensor, dtype: torch.dtype, generator: torch.Gene
         (magnitudes / 2.0 ** (exponents - bias) - 1.0) * 2**mantissa_bits,
         magnitudes / 2.0 ** (1 - bias - mantissa_bits),
     )
-    steps += torch.rand(steps.shape, dtype=steps.dtype, device=steps.device, generator=generator)
+    steps += draws.to(steps.dtype) / 256
     mantissas = steps.floor() / 2**mantissa_bits
     chosen = torch.where(is_normal, 2.0 ** (exponents - bias) * (1.0 + mantissas), 2.0 ** (1 - bias) * mantissas)
     return (torch.where(magnitudes == 0, 0, numbers.sign()) * chosen).clamp(limits.min, limits.max)
