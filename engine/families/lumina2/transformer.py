@@ -12,7 +12,6 @@ checkpoints. The output is the noise minus the image, as other flow networks giv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -236,9 +235,7 @@ class FinalLayer(nn.Module):
 class Lumina2Transformer(nn.Module):
     """`forward(x [B, C, h, w], timesteps [B], context [B, L, D])` -> `[B, C, h, w]`.
 
-    `num_tokens` counts the tokens of the text that are read, the first ones, of all rows or of each; None is all of
-    them. Of a text with an `attention_mask` [B, L] those are read where it is 1: `num_tokens`, which the host has, of
-    each row; without it the mask is asked, for which the host waits. Built without weights being drawn when a
+    All L tokens of the text are read, whatever mask came with it. Built without weights being drawn when a
     `torch.device("meta")` context is open.
     """
 
@@ -273,30 +270,12 @@ class Lumina2Transformer(nn.Module):
         y: torch.Tensor | None = None,
         control: object = None,
         transformer_options: Options | None = None,
-        *,
-        num_tokens: int | Sequence[int] | None = None,
-        attention_mask: torch.Tensor | None = None,
         **kwargs: object,
     ) -> torch.Tensor:
-        if attention_mask is not None and not isinstance(num_tokens, int):
-            lengths = [int(length) for length in attention_mask.sum(dim=1).tolist()]
-            if len(set(lengths)) > 1:
-                return torch.cat(
-                    [
-                        self.forward(
-                            x[row : row + 1], timesteps[row : row + 1], context[row : row + 1],
-                            transformer_options=transformer_options, num_tokens=length,
-                            attention_mask=attention_mask[row : row + 1],
-                        )
-                        for row, length in enumerate(lengths)
-                    ]
-                )  # fmt: skip
-            num_tokens = lengths[0]
-        assert num_tokens is None or isinstance(num_tokens, int), "rows of several lengths without a mask"
         height, width = x.shape[-2:]
         padded = pad_to_patches(x, PATCH)
         time = self.t_embedder((1.0 - timesteps) * self.config.time_factor, x.dtype)
-        text, text_pe, after = self._text(context, num_tokens, attention_mask, transformer_options)
+        text, text_pe, after = self._text(context, transformer_options)
         image, image_pe = self._image(padded, after, time, text, transformer_options)
         tokens, pe = torch.cat([text, image], dim=1), torch.cat([text_pe, image_pe], dim=2)
         first = text.shape[1]
@@ -312,26 +291,16 @@ class Lumina2Transformer(nn.Module):
         drawn = self.final_layer(tokens[:, first : first + cells], time)
         return -image_channels_last(drawn, *padded.shape[-2:])[..., :height, :width]
 
-    def _text(
-        self, context: torch.Tensor, num_tokens: int | None, mask: torch.Tensor | None, options: Options | None
-    ) -> tuple[torch.Tensor, torch.Tensor, int]:
-        """Return the refined text [B, L, D], its rotations, and the place on the first axis behind it.
-
-        Tokens that are not read have no place while the others are refined, as in ComfyUI.
-        """
+    def _text(self, context: torch.Tensor, options: Options | None) -> tuple[torch.Tensor, torch.Tensor, int]:
+        """Return the refined text [B, L, D], its rotations, and the position on the first axis behind it."""
         text = self.cap_embedder(context)
         first = 0
         if self.config.pads_tokens:
-            text, num_tokens, mask, first = filled_up(text, self.cap_pad_token), None, None, 1
-        length = text.shape[1] if num_tokens is None else min(num_tokens, text.shape[1])
-        if mask is not None:
-            mask = (mask == 0)[:, None, None].to(text.dtype) * -torch.finfo(text.dtype).max
-        pe = self._rotations(text_places(length, first, text.device))
-        unread = text.shape[1] - length
-        refining_pe = functional.pad(pe, (0, 0, 0, 0, 0, 0, 0, unread)) if unread else pe
+            text, first = filled_up(text, self.cap_pad_token), 1
+        pe = self._rotations(text_places(text.shape[1], first, text.device))
         for block in self.context_refiner:
-            text = block(text, mask, refining_pe, options=options)
-        return text[:, :length], pe, first + length
+            text = block(text, None, pe, options=options)
+        return text, pe, first + text.shape[1]
 
     def _image(
         self, padded: torch.Tensor, index: int, time: torch.Tensor, text: torch.Tensor, options: Options | None

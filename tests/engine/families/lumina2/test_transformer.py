@@ -82,36 +82,16 @@ def test_every_item_of_a_batch_is_drawn_as_alone(config: Lumina2Config) -> None:
     assert not torch.allclose(drawn[0], drawn[1], atol=1e-2)
 
 
-def test_lengths_that_the_host_has_are_not_asked_of_the_mask() -> None:
-    model = network(LUMINA)
-    mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 0, 0]])
+@both
+def test_every_token_of_the_text_is_read_whatever_mask_came_with_it(config: Lumina2Config) -> None:
     latent, time, text = inputs(batch=2)
-    asked = model(latent, time, text, attention_mask=mask)
-    assert torch.equal(model(latent, time, text, num_tokens=3, attention_mask=mask), asked)
-    on_device = [item.to("meta") for item in (latent, time, text)]
-    drawn = model.to("meta")(*on_device, num_tokens=3, attention_mask=mask.to("meta"))  # where none can be read
-    assert drawn.shape == latent.shape
-
-
-def test_masked_tokens_change_nothing() -> None:
-    latent, time, text = inputs(batch=2)
-    model = network(LUMINA)
+    model = network(config)
+    drawn = model(latent, time, text)
     mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]])
+    assert torch.equal(model(latent, time, text, num_tokens=3, attention_mask=mask), drawn)
     other = text.clone()
-    other[mask == 0] = 9.0
-    drawn = model(latent, time, text, attention_mask=mask)
-    torch.testing.assert_close(drawn, model(latent, time, other, attention_mask=mask), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(drawn[1:], model(latent, time, text[:, :4])[1:], atol=1e-5, rtol=1e-5)
-    assert not torch.allclose(drawn, model(latent, time, text), atol=1e-3)
-
-
-def test_text_behind_the_number_that_is_read_is_seen_while_it_is_refined_alone() -> None:
-    latent, time, text = inputs()
-    model = network(LUMINA)
-    part = model(latent, time, text, num_tokens=3)
-    assert not torch.allclose(part, model(latent, time, text[:, :3]), atol=1e-4)
-    assert not torch.allclose(part, model(latent, time, text), atol=1e-4)
-    assert torch.equal(model(latent, time, text, num_tokens=9), model(latent, time, text))
+    other[:, -1] = 9.0
+    assert not torch.allclose(model(latent, time, other), drawn, atol=1e-3)
 
 
 @both
