@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
+from darkroom.engine.diffusion.model_sampling_variants import RectifiedFlow
+
 
 def rescaled_cfg(
     x: torch.Tensor, sigma: torch.Tensor, cond: torch.Tensor, uncond: torch.Tensor, scale: float, multiplier: float
@@ -175,3 +177,20 @@ def mahiro(guided: torch.Tensor, cond: torch.Tensor, uncond: torch.Tensor, scale
 def epsilon_scaled(guided: torch.Tensor, x: torch.Tensor, factor: float) -> torch.Tensor:
     """Ning et al. 2023 (arXiv 2308.15321), eq. 7 with a uniform schedule: predicted noise divided by `factor`."""
     return x - (x - guided) / factor
+
+
+def rescaled_score(
+    denoised: torch.Tensor, x: torch.Tensor, sigma: torch.Tensor, sampling: object, k: float, sigma_data: float
+) -> torch.Tensor:
+    """Return a prediction by temporal score rescaling: Xu et al. 2025 (arXiv 2510.01184), eq. 6.
+
+    `x` and `denoised` are [B, C, h, w], `sigma` [B]; `k` 1 changes nothing.
+    """
+    if k == 1:
+        return denoised
+    level = sigma.view(sigma.shape[:1] + (1,) * (x.ndim - 1))
+    alpha = 1 - level if isinstance(sampling, RectifiedFlow) else torch.ones_like(level)
+    snr = (alpha / level) ** 2  # infinite without noise, 0 without signal
+    factor = (snr * sigma_data**2 + 1) / (snr * sigma_data**2 / k + 1)
+    moved = torch.lerp(x / alpha, denoised, factor)
+    return torch.where((level == 0) | (snr == 0), denoised, moved)

@@ -25,6 +25,7 @@ from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.block_calls import BlockFunction, Control
 from darkroom.engine.layers.norms import ScaleRmsNorm
 from darkroom.engine.layers.patches import PATCH, image_of, pad_to_patches, patches_of
+from darkroom.engine.layers.rope_options import axis_positions
 from darkroom.engine.layers.rotary import rotations
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.transformer_layers import (
@@ -105,16 +106,23 @@ def flux_config(shapes: Shapes) -> FluxConfig:
     return replace(trunk_config(shapes), out_channels=shapes["final_layer.linear.weight"][0] // PATCH**2)
 
 
+IMAGE_SPAN = "img_slice"  # transformer option: first token of the image and the one behind its last, among all
+
 # --- places ----------------------------------------------------------------------------------------------------------
 
 
-def places_of(latent: torch.Tensor, *, index: int = 0, row: int = 0, column: int = 0) -> torch.Tensor:
-    """Return the places [B, rows * columns, 3] of a latent's patches, the first at this row and column, in patches."""
+def places_of(
+    latent: torch.Tensor, *, index: int = 0, row: int = 0, column: int = 0, options: Options | None = None
+) -> torch.Tensor:
+    """Return the places [B, rows * columns, 3] of a latent's patches, the first at this row and column, in patches.
+
+    The transformer options may scale and shift them.
+    """
     rows, columns = latent.shape[-2] // PATCH, latent.shape[-1] // PATCH
     places = torch.zeros(rows, columns, 3, device=latent.device)
-    places[..., 0] = index
-    places[..., 1] = torch.arange(row, row + rows, device=latent.device)[:, None]
-    places[..., 2] = torch.arange(column, column + columns, device=latent.device)[None, :]
+    places[..., 0] = axis_positions(1, "t", options, latent.device, first=index)
+    places[..., 1] = axis_positions(rows, "y", options, latent.device, first=row)[:, None]
+    places[..., 2] = axis_positions(columns, "x", options, latent.device, first=column)[None, :]
     return places.flatten(0, 1).expand(latent.shape[0], -1, -1)
 
 
@@ -201,6 +209,21 @@ class StreamAttention(nn.Module):
         return heads_of(self.qkv(x), self.heads)
 
 
+def output_patched(
+    attended: torch.Tensor, image_tokens: tuple[int, int] | None, options: Options | None
+) -> torch.Tensor:
+    """Return the result of an attention [B, T, D] as patches of `attn1_output_patch` change it.
+
+    They find the span of the image's tokens under `img_slice`; None is what the options have already.
+    """
+    known = {} if options is None else dict(options)
+    if image_tokens is not None:
+        known[IMAGE_SPAN] = image_tokens
+    for patch in known.get("patches", {}).get("attn1_output_patch", ()):
+        attended = patch(attended, known)
+    return attended
+
+
 def plain_layers(width: int, inner: int) -> nn.Sequential:
     """Make feed-forward layers."""
     return nn.Sequential(Linear(width, inner), Gelu("tanh"), Linear(inner, width))
@@ -256,6 +279,8 @@ class DoubleBlockLayers(nn.Module):
             q, k, v, q.shape[1], skip_reshape=True, mask=attn_mask, transformer_options=transformer_options
         )
         num_first = streams[0][1][0].shape[2]
+        image_tokens = (0, num_first) if self.is_image_first else (num_first, attended.shape[1])
+        attended = output_patched(attended, image_tokens, transformer_options)
         first, second = attended[:, :num_first], attended[:, num_first:]
         to_img, to_txt = (first, second) if self.is_image_first else (second, first)
         img, normed = self.residual_norm(img, self.img_attn.proj(to_img), img_first[2], img_second[1], img_second[0])
@@ -320,6 +345,7 @@ class SingleBlockLayers(nn.Module):
         attended = optimized_attention(
             q, k, v, q.shape[1], skip_reshape=True, mask=attn_mask, transformer_options=transformer_options
         )
+        attended = output_patched(attended, None, transformer_options)
         out: torch.Tensor = self.residual(x, self.linear2(self.joined_activation(attended, inner)), gate)
         return out
 
@@ -422,24 +448,29 @@ class FluxTransformer(FluxTrunk):
         options = {} if transformer_options is None else transformer_options
         height, width = x.shape[-2:]
         padded = pad_to_patches(x, PATCH)
-        tokens, places = self._with_references(padded, (height, width), ref_latents, ref_latents_method)
+        tokens, places = self._with_references(padded, (height, width), ref_latents, ref_latents_method, options)
         vec = self.vector(timesteps, y, guidance, x.dtype)  # [B, D]
         out = self._blocks(tokens, places, context, vec, control, options, attention_mask)
         drawn = self.final_layer(out[:, : patches_of(padded).shape[1]], vec)
         return image_of(drawn, padded, self.config.out_channels)[..., :height, :width]
 
     def _with_references(
-        self, padded: torch.Tensor, target: tuple[int, int], references: Sequence[torch.Tensor], method: str
+        self,
+        padded: torch.Tensor,
+        target: tuple[int, int],
+        references: Sequence[torch.Tensor],
+        method: str,
+        options: Options,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the patches of the image and of its references behind each other, and their places."""
-        tokens, places = [patches_of(padded)], [places_of(padded)]
+        tokens, places = [patches_of(padded)], [places_of(padded, options=options)]
         whole = (-(-target[0] // PATCH) * PATCH, -(-target[1] // PATCH) * PATCH)
         sizes = [(int(item.shape[-2]), int(item.shape[-1])) for item in references]
         for item, (index, row, column) in zip(references, reference_corners(sizes, whole, method), strict=True):
             latent = pad_to_patches(item, PATCH)
             tokens.append(patches_of(latent))
             corner = {"row": (row + 1) // PATCH, "column": (column + 1) // PATCH}
-            places.append(places_of(latent, index=index, **corner))
+            places.append(places_of(latent, index=index, options=options, **corner))
         return torch.cat(tokens, dim=1), torch.cat(places, dim=1)
 
     def _blocks(
@@ -494,6 +525,7 @@ def run_blocks(
         img = _with_control(img, control, "input", index)
     num_tokens = txt.shape[1]
     x = torch.cat([txt, finite(img)], dim=1)
+    shared["transformer_options"] = {**options, IMAGE_SPAN: (num_tokens, x.shape[1])}
     for index, (block, vec) in enumerate(zip(single_blocks, vectors[1], strict=True)):
         replacement = replaced.get(("single_block", index))
         if replacement is None:

@@ -22,6 +22,7 @@ from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.norms import RmsNorm
 from darkroom.engine.layers.patches import PATCH, image_channels_last, pad_to_patches, patches_channels_last
+from darkroom.engine.layers.rope_options import axis_positions
 from darkroom.engine.layers.rotary import rotations
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.transformer_layers import (
@@ -115,12 +116,17 @@ def text_places(num_tokens: int, first: int, device: torch.device) -> torch.Tens
     return places
 
 
-def image_places(rows: int, columns: int, index: int, device: torch.device) -> torch.Tensor:
-    """Return the places [1, rows * columns, 3] of an image, at `index` of the first axis."""
+def image_places(
+    rows: int, columns: int, index: int, device: torch.device, options: Options | None = None
+) -> torch.Tensor:
+    """Return the places [1, rows * columns, 3] of an image, at `index` of the first axis.
+
+    The transformer options may scale and shift rows and columns.
+    """
     places = torch.zeros(rows, columns, 3, device=device)
     places[..., 0] = index
-    places[..., 1] = torch.arange(rows, device=device)[:, None]
-    places[..., 2] = torch.arange(columns, device=device)[None, :]
+    places[..., 1] = axis_positions(rows, "y", options, device)[:, None]
+    places[..., 2] = axis_positions(columns, "x", options, device)[None, :]
     return places.flatten(0, 1).unsqueeze(0)
 
 
@@ -307,7 +313,7 @@ class Lumina2Transformer(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the refined image [B, T, D] and its rotations. Filling tokens have the place of no text or row."""
         image = self.x_embedder(patches_channels_last(padded))
-        places = image_places(padded.shape[-2] // PATCH, padded.shape[-1] // PATCH, index, padded.device)
+        places = image_places(padded.shape[-2] // PATCH, padded.shape[-1] // PATCH, index, padded.device, options)
         if self.config.pads_tokens:
             image = filled_up(image, self.x_pad_token)
             places = functional.pad(places, (0, 0, 0, image.shape[1] - places.shape[1]))

@@ -201,7 +201,7 @@ class WanS2vTransformer(WanTransformer):
         frames, rows, columns = cells.shape[2:]
         kinds = self.trainable_cond_mask.weight.to(cells)
         tokens = [cells.flatten(2).transpose(1, 2) + kinds[0]]
-        places = [video_places(frames, rows, columns, device=x.device)]
+        places = [video_places(frames, rows, columns, device=x.device, options=inputs)]
         levels = timesteps.view(x.shape[0], -1).expand(-1, frames)
         reference: torch.Tensor | None = inputs.get("reference_latent")
         if reference is not None:

@@ -26,6 +26,7 @@ from darkroom.engine.layers.basic import Conv2d, Linear
 from darkroom.engine.layers.block_calls import BlockFunction
 from darkroom.engine.layers.norms import RmsNorm
 from darkroom.engine.layers.patches import PATCH, tokens_of
+from darkroom.engine.layers.rope_options import ROPE_OPTIONS, axis_positions
 from darkroom.engine.layers.rotary import rotations
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.sinusoids import sinusoids_of_powers
@@ -100,11 +101,23 @@ def wan_config(shapes: Shapes) -> WanConfig:
     )
 
 
-def video_places(frames: int, rows: int, columns: int, *, device: torch.device, first_frame: int = 0) -> torch.Tensor:
-    """Return the places [1, frames * rows * columns, 3] of a video's patches."""
-    spans = ((first_frame, first_frame + frames), (0, rows), (0, columns))
-    axes = torch.meshgrid(*(torch.arange(*span, device=device) for span in spans), indexing="ij")
-    return torch.stack(axes, dim=-1).flatten(0, 2)[None].float()
+def video_places(
+    frames: int,
+    rows: int,
+    columns: int,
+    *,
+    device: torch.device,
+    first_frame: int = 0,
+    options: Mapping[str, Any] | None = None,
+) -> torch.Tensor:
+    """Return the places [1, frames * rows * columns, 3] of a video's patches; `options` may scale and shift them."""
+    axes = torch.meshgrid(
+        axis_positions(frames, "t", options, device, first=first_frame),
+        axis_positions(rows, "y", options, device),
+        axis_positions(columns, "x", options, device),
+        indexing="ij",
+    )
+    return torch.stack(axes, dim=-1).flatten(0, 2)[None]
 
 
 def rotations_at(places: torch.Tensor) -> torch.Tensor:
@@ -326,7 +339,7 @@ class WanTransformer(nn.Module):
         padded = patched(x)
         if time_dim_concat is not None:
             padded = torch.cat([padded, patched(time_dim_concat)], dim=2)
-        tokens = self.tokens_of(padded, timesteps, inputs)
+        tokens = self.tokens_of(padded, timesteps, {**inputs, ROPE_OPTIONS: options.get(ROPE_OPTIONS)})
         time = self.time_embedding(sinusoids_of_powers(tokens.levels.flatten(), TIME_WIDTH).to(tokens.img.dtype))
         time = time.view(x.shape[0], -1, time.shape[-1])  # [B, N, D]
         text, image_tokens = self._read(context, clip_fea)
@@ -352,10 +365,10 @@ class WanTransformer(nn.Module):
         img = tokens_of(cells)
         reference: torch.Tensor | None = inputs.get("reference_latent")
         if self.ref_conv is None or reference is None:
-            pe = rotations_at(video_places(frames, rows, columns, device=x.device))
+            pe = rotations_at(video_places(frames, rows, columns, device=x.device, options=inputs))
             return VideoTokens(img, levels, pe, (frames, rows, columns))
         before = self.ref_conv(reference).flatten(2).transpose(1, 2)
-        pe = rotations_at(video_places(frames + 1, rows, columns, device=x.device))
+        pe = rotations_at(video_places(frames + 1, rows, columns, device=x.device, options=inputs))
         joined = torch.cat([before, img], dim=1)
         return VideoTokens(joined, levels, pe, (frames, rows, columns), first=before.shape[1])
 

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from darkroom.engine.diffusion import guidance_rules as rules
+from darkroom.engine.diffusion.model_sampling import EpsDiscrete
+from darkroom.engine.diffusion.model_sampling_variants import Flow
 
 SHAPE = (2, 4, 8, 8)
 
@@ -99,3 +101,22 @@ def test_epsilon_scaling_divides_the_noise() -> None:
 @pytest.mark.parametrize("factor", [0.5, 1.5])
 def test_epsilon_scaling_leaves_a_clean_latent(factor: float) -> None:
     assert torch.equal(rules.epsilon_scaled(X, X, factor), X)
+
+
+def test_a_rescaled_score_moves_the_noise_by_the_signals_share() -> None:
+    sampling, sigma = EpsDiscrete(), torch.tensor([2.0, 0.5])
+    level = sigma.view(2, 1, 1, 1)
+    snr = 1 / level**2
+    factor = (snr * 9 + 1) / (snr * 9 / 0.7 + 1)  # the paper's eq. 6, of a deviation of 3
+    rescaled = rules.rescaled_score(COND, X, sigma, sampling, 0.7, 3.0)
+    assert torch.allclose(X - rescaled, factor * (X - COND), atol=1e-5)
+    assert rules.rescaled_score(COND, X, sigma, sampling, 1.0, 3.0) is COND
+
+
+def test_a_rescaled_score_of_a_flow_keeps_the_ends() -> None:
+    ends = rules.rescaled_score(COND, X, torch.tensor([1.0, 0.0]), Flow(1.0, 1000), 0.7, 1.0)
+    assert torch.equal(ends, COND)
+    middle = rules.rescaled_score(COND, X, torch.tensor([0.5, 0.5]), Flow(1.0, 1000), 0.7, 1.0)
+    noise = (X - 0.5 * COND) / 0.5
+    factor = 2 / (1 / 0.7 + 1)
+    assert torch.allclose(middle, (X - factor * 0.5 * noise) / 0.5, atol=1e-5)
