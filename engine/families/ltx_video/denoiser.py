@@ -29,6 +29,9 @@ class LtxVideoDenoiser(TextTokensDenoiser):
             "denoise_mask": kwargs.get("concat_mask", kwargs.get("denoise_mask")),
             "keyframe_idxs": kwargs.get("keyframe_idxs"),
         }
+        weights: torch.Tensor | None = kwargs.get("guide_weights")
+        if weights is not None and bool((weights != 1).any()):
+            given["guide_weights"] = weights
         inputs |= {name: RegularInput(value) for name, value in given.items() if value is not None}
         inputs["frame_rate"] = ConstantInput(kwargs.get("frame_rate", DEFAULT_FRAME_RATE))
         return inputs

@@ -144,12 +144,35 @@ class Attention(nn.Module):
         mask: torch.Tensor | None,
         pe: tuple[torch.Tensor, torch.Tensor] | None,
         options: Options,
+        guides: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return [B, T, D]. `pe` rotates both sides, None for no places; `mask` is added to the scores."""
+        """Return [B, T, D]. `pe` rotates both sides, None for no places; `mask` is added to the scores.
+
+        `guides` [B, K] is added to the scores between the last K tokens and those before them.
+        """
         q, k = self.rotary_heads([(self.to_q(x), self.q_norm)], [(self.to_k(context), self.k_norm)], pe)
-        attended = optimized_attention(q, k, self.to_v(context), self.heads, mask=mask, transformer_options=options)
+        v = self.to_v(context)
+        if guides is None:
+            attended = optimized_attention(q, k, v, self.heads, mask=mask, transformer_options=options)
+        else:
+            attended = self._with_guides(q, k, v, guides, options)
         out: torch.Tensor = self.to_out[0](attended)
         return out
+
+    def _with_guides(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, guides: torch.Tensor, options: Options
+    ) -> torch.Tensor:
+        """Attend in two parts, so that no mask [T, T] is made: tokens of the video, then those of guides."""
+        first = q.shape[1] - guides.shape[1]
+        to_guides = functional.pad(guides, (first, 0))[:, None, None]  # [B, 1, 1, T]
+        to_video = functional.pad(guides[..., None].expand(-1, -1, first), (0, guides.shape[1]))[
+            :, None
+        ]  # [B, 1, K, T]
+        parts = ((q[:, :first], to_guides), (q[:, first:], to_video))
+        attended = [
+            optimized_attention(part, k, v, self.heads, mask=mask, transformer_options=options) for part, mask in parts
+        ]
+        return torch.cat(attended, dim=1)
 
 
 class FeedForward(nn.Module):
@@ -183,11 +206,12 @@ class LtxVideoBlock(nn.Module):
         vec: torch.Tensor,
         pe: tuple[torch.Tensor, torch.Tensor],
         options: Options,
+        guides: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return [B, T, D]. `vec` is [B, 1 or T, 6 * D]."""
+        """Return [B, T, D]. `vec` is [B, 1 or T, 6 * D]; `guides` as `Attention` has it."""
         shift, scale, gate, *second = (self.scale_shift_table.to(x) + vec.view(*vec.shape[:2], 6, -1)).unbind(2)
         normed = self.adaptive_norm(x, scale, shift)
-        x = self.residual(x, self.attn1(normed, normed, None, pe, options), gate)
+        x = self.residual(x, self.attn1(normed, normed, None, pe, options, guides), gate)
         attended = self.attn2(x, context, mask, None, options)
         x, normed = self.residual_norm(x, attended, None, second[1], second[0])
         out: torch.Tensor = self.residual(x, self.ff(normed), second[2])
@@ -198,7 +222,8 @@ class LtxVideoTransformer(nn.Module):
     """`forward(x [B, C, F, h, w], timesteps [B] or [B, T, 1], context [B, S, context_dim])` -> `[B, C, F, h, w]`.
 
     `attention_mask` [B, S] is 1 where the text has tokens. `frame_rate` is that of the video, frames per second.
-    `keyframe_idxs` [B, 3, K] are the places of the last K tokens, where those are frames given to the network.
+    `keyframe_idxs` [B, 3, K] are the places of the last K tokens, where those are frames given to the network, and
+    `guide_weights` [B, K] how much they weigh on the tokens of the video and these on them, 1 as any others.
     Built without weights being drawn when a `torch.device("meta")` context is open.
     """
 
@@ -234,6 +259,7 @@ class LtxVideoTransformer(nn.Module):
         attention_mask: torch.Tensor | None = None,
         frame_rate: float = DEFAULT_FRAME_RATE,
         keyframe_idxs: torch.Tensor | None = None,
+        guide_weights: torch.Tensor | None = None,
         **kwargs: object,
     ) -> torch.Tensor:
         options = {} if transformer_options is None else transformer_options
@@ -245,6 +271,7 @@ class LtxVideoTransformer(nn.Module):
             "vec": modulation.view(x.shape[0], -1, modulation.shape[-1]),
             "pe": self._rotations(x, frame_rate, keyframe_idxs, img.dtype),
             "transformer_options": options,
+            "guides": None if guide_weights is None else _log_weights(guide_weights, img.dtype),
         }
         replaced = options.get("patches_replace", {}).get("dit", {})
         for index, block in enumerate(self.transformer_blocks):
@@ -270,6 +297,13 @@ class LtxVideoTransformer(nn.Module):
         return rotations(seconds, self.config.width, dtype)
 
 
+def _log_weights(weights: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return the additions to scores [B, K] that multiply what they give by weights, at 0 to nothing."""
+    return torch.where(
+        weights > 0, weights.clamp(min=torch.finfo(torch.float32).tiny).log(), torch.finfo(dtype).min
+    ).to(dtype)
+
+
 def _score_mask(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
     """Return the addition to the scores [B, 1, 1, S] for a mask of tokens [B, S]; a mask of floats as it is."""
     if mask is None or torch.is_floating_point(mask):
@@ -282,8 +316,9 @@ def _as_function(block: nn.Module) -> BlockFunction:
 
     def original(args: dict[str, Any]) -> dict[str, torch.Tensor]:
         out = block(
-            args["img"], args["txt"], args["attention_mask"], args["vec"], args["pe"], args["transformer_options"]
-        )
+            args["img"], args["txt"], args["attention_mask"], args["vec"], args["pe"], args["transformer_options"],
+            args.get("guides"),
+        )  # fmt: skip
         return {"img": out}
 
     return original

@@ -12,7 +12,7 @@ import torch
 from darkroom.engine.families import registry
 from darkroom.engine.families.base import NotRecognised
 from darkroom.engine.families.ltx_video.denoiser import LtxVideoDenoiser
-from darkroom.engine.families.ltx_video.nodes.guides import first_frame_of
+from darkroom.engine.families.ltx_video.nodes.guides import first_frame_of, guide_weights_of, with_guide
 from darkroom.engine.families.ltx_video.vae import LtxVideoVae, LtxVideoVaeConfig, ltx_video_vae_config
 from darkroom.engine.families.ltx_video.vae_files import as_described, description
 from darkroom.engine.families.ltx_video.vae_layers import Stage
@@ -100,6 +100,44 @@ def test_guides_of_several_frames_begin_at_a_latent_frame(
     frame: int, guide_frames: int, expected: tuple[int, int]
 ) -> None:
     assert first_frame_of(frame, video_frames=4, guide_frames=guide_frames) == expected
+
+
+def test_a_guide_weighs_its_strength_times_its_mask() -> None:
+    assert guide_weights_of(None, 0.5, 1, 2, 2).tolist() == [[0.5] * 4]
+    mask = torch.zeros(5, 64, 32)  # of 5 frames
+    mask[0, :32], mask[1:3] = 1.0, 1.0
+    assert guide_weights_of(mask, 0.5, 3, 2, 1).tolist() == [[0.5, 0.0, 0.5, 0.5, 0.0, 0.0]]
+    assert guide_weights_of(mask[:1], 1.0, 2, 2, 1).tolist() == [[1.0, 0.0, 1.0, 0.0]]
+    assert guide_weights_of(mask[:2], 1.0, 3, 2, 1).tolist() == [[1.0, 0.0, 1.0, 1.0, 1.0, 1.0]]
+    assert guide_weights_of(mask, 2.0, 1, 2, 1).tolist() == [[2.0, 0.0]]
+
+
+def test_a_guide_behind_one_without_weights_leaves_that_at_one() -> None:
+    earlier = [[torch.zeros(1, 1, 8), {"keyframe_idxs": torch.zeros(1, 3, 2)}]]
+    ((_, options),) = with_guide(earlier, torch.ones(1, 3, 1), torch.full((1, 1), 0.5))
+    assert options["guide_weights"].tolist() == [[1.0, 1.0, 0.5]]
+    assert options["keyframe_idxs"].shape == (1, 3, 3)
+
+
+def test_guides_of_no_weight_change_nothing_and_those_of_weight_one_all_that_tokens_do() -> None:
+    torch.manual_seed(0)
+    config = FAMILY.scales["small"].denoiser
+    network = FAMILY.denoiser.build(config).requires_grad_(False).eval()
+    for weight in network.parameters():
+        torch.nn.init.normal_(weight, 0, 0.1)
+    latent = torch.randn(1, config.in_channels, 3, 1, 2)
+    other = latent.clone()
+    other[:, :, 2] += 1.0
+    text = torch.randn(1, 2, config.context_dim)
+
+    def drawn(x: torch.Tensor, weight: float | None) -> torch.Tensor:
+        given = {} if weight is None else {"guide_weights": torch.full((1, 2), weight)}
+        out: torch.Tensor = network(x, torch.ones(1), text, **given)
+        return out[:, :, :2]
+
+    torch.testing.assert_close(drawn(latent, 0.0), drawn(other, 0.0), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(drawn(latent, 1.0), drawn(latent, None), rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(drawn(latent, 0.5), drawn(latent, None), atol=1e-3)
 
 
 def test_cells_that_are_kept_have_no_noise() -> None:

@@ -1,6 +1,7 @@
 """Guides: images or videos that a video passes through at a frame, appended to its latent as further cells.
 
 `keyframe_idxs` of a conditioning are the places [1, 3, K] of the appended cells: first frame, row and column in pixels.
+`guide_weights` [1, K] are the weights of these cells in self-attention with those of the video.
 `B` batch, `C` channels, `f` latent frames, `h w` latent cells.
 """
 
@@ -9,28 +10,29 @@ from __future__ import annotations
 from typing import Annotated
 
 import torch
+from torch.nn import functional
 
 from darkroom.engine.families.ltx_video.nodes.videos import MODULE
 from darkroom.engine.families.ltx_video.transformer import CELL, cell_places
 from darkroom.engine.images.pixels import resize_image
-from darkroom.engine.nodes.base import Float, Int, NodeContext, node
+from darkroom.engine.nodes.base import Float, Int, NodeContext, Optional, node
 from darkroom.engine.nodes.library.conditioning.conditioning import with_options
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Negative, Positive, Start
-from darkroom.engine.nodes.sockets import CONDITIONING, IMAGE, LATENT, VAE, Conditioning, Latent
+from darkroom.engine.nodes.sockets import CONDITIONING, IMAGE, LATENT, MASK, VAE, Conditioning, Latent
 
-APPENDED_FRAMES = 2  # latent frames of a guide that are appended; further ones replace frames of the video
 PLACES = "keyframe_idxs"
+WEIGHTS = "guide_weights"
 
 
 def guide_places(conditioning: Conditioning) -> torch.Tensor | None:
     """Return the places [1, 3, K] of the guides so far, None without any."""
-    return next((options[PLACES] for _, options in conditioning if PLACES in options), None)
+    return next((options[PLACES] for _, options in conditioning if options.get(PLACES) is not None), None)
 
 
-def num_guide_frames(conditioning: Conditioning) -> int:
-    """Return the number of latent frames that belong to guides."""
+def num_guide_frames(conditioning: Conditioning, samples: torch.Tensor) -> int:
+    """Return the number of frames of a latent [B, C, f, h, w] that belong to guides."""
     places = guide_places(conditioning)
-    return 0 if places is None else torch.unique(places[:, 0]).shape[0]
+    return 0 if places is None else places.shape[2] // (samples.shape[3] * samples.shape[4])
 
 
 def noise_mask_of(latent: Latent) -> torch.Tensor:
@@ -56,12 +58,37 @@ def first_frame_of(frame_idx: int, *, video_frames: int, guide_frames: int) -> t
     return frame_idx, (frame_idx + ratio - 1) // ratio
 
 
-def with_guide(conditioning: Conditioning, frame_idx: int, guide: torch.Tensor) -> Conditioning:
-    """Return the same entries with the places of one more guide [1, C, f, h, w] at a frame."""
-    places = cell_places(*guide.shape[2:], starts_with_one_frame=frame_idx == 0)[None].repeat(guide.shape[0], 1, 1)
-    places[:, 0] += frame_idx
+def guide_weights_of(mask: torch.Tensor | None, strength: float, frames: int, rows: int, columns: int) -> torch.Tensor:
+    """Return the weights [1, K] of a guide's cells: its strength, times a mask [N, H, W] of its frames.
+
+    The mask's first frame is that of the first latent frame; further ones are averaged in groups.
+    """
+    if mask is None:
+        return torch.full((1, frames * rows * columns), strength)
+    cells = functional.interpolate(mask[:, None].float(), size=(rows, columns), mode="area")[:, 0]  # [N, h, w]
+    first, rest = cells[:1], cells[1:]
+    if frames == 1:
+        return first.reshape(1, -1) * strength
+    if rest.shape[0] == 0:
+        rest = first.expand(frames - 1, -1, -1)
+    elif rest.shape[0] < frames - 1:
+        rest = functional.interpolate(rest.flatten(1).T[None], size=frames - 1, mode="nearest")[0].T.unflatten(
+            1, (rows, columns)
+        )
+    else:
+        group = rest.shape[0] // (frames - 1)
+        rest = rest[: group * (frames - 1)].unflatten(0, (frames - 1, group)).mean(dim=1)
+    return torch.cat([first, rest]).reshape(1, -1) * strength
+
+
+def with_guide(conditioning: Conditioning, places: torch.Tensor, weights: torch.Tensor) -> Conditioning:
+    """Return the same entries with one more guide's places [1, 3, K] and weights [1, K]."""
     earlier = guide_places(conditioning)
-    return with_options(conditioning, **{PLACES: places if earlier is None else torch.cat([earlier, places], dim=2)})
+    if earlier is not None:
+        found = next((options[WEIGHTS] for _, options in conditioning if options.get(WEIGHTS) is not None), None)
+        before = torch.ones(1, earlier.shape[2]) if found is None else found
+        places, weights = torch.cat([earlier, places], dim=2), torch.cat([before, weights], dim=1)
+    return with_options(conditioning, **{PLACES: places, WEIGHTS: weights})
 
 
 @node("LTXVAddGuide", display_name=None, category="model/conditioning/ltxv", python_module=MODULE)
@@ -74,37 +101,45 @@ def ltxv_add_guide(
     latent: LATENT,
     image: IMAGE,
     frame_idx: Annotated[int, Int(min=-9999, max=9999)] = 0,
-    strength: Annotated[float, Float(min=0.0, max=1.0, step=0.01)] = 1.0,
+    strength: Annotated[float, Float(min=0.0, max=10.0, step=0.01)] = 1.0,
+    attention_mask: Annotated[MASK | None, Optional()] = None,
 ) -> tuple[Positive, Negative, Start]:
     """Let a video pass through an image or the 1 + 8n frames of a video at `frame_idx`.
 
-    Further frames of the guide are left out. Raises ValueError for one that ends behind the video.
+    The middle of the image is cut to the video's aspect ratio. `strength` is how little noise the guide's cells get,
+    and their weight in self-attention, there times `attention_mask`. Several frames in the middle of a video are
+    encoded behind a repeated first one, whose latent frame is dropped, since the first latent frame stands for one
+    frame alone. Raises ValueError for a guide that ends behind the video.
     """
     samples, mask = latent["samples"], noise_mask_of(latent)
     ratio, cell_rows, cell_columns = CELL
-    frames = image[: (image.shape[0] - 1) // ratio * ratio + 1, :, :, :3]
+    video_frames = samples.shape[2] - num_guide_frames(positive, samples)
+    begin, _ = first_frame_of(frame_idx, video_frames=video_frames, guide_frames=1)
+    starts_with_one_frame = begin == 0 or (image.shape[0] - 1) // ratio == 0
+    frames = image[..., :3] if starts_with_one_frame else torch.cat([image[:1], image])[..., :3]
+    frames = frames[: (frames.shape[0] - 1) // ratio * ratio + 1]
     height, width = samples.shape[3] * cell_rows, samples.shape[4] * cell_columns
-    guide: torch.Tensor = vae.encode(resize_image(frames, width, height, "bilinear"))
-    video_frames = samples.shape[2] - num_guide_frames(positive)
-    frame, first = first_frame_of(frame_idx, video_frames=video_frames, guide_frames=frames.shape[0])
+    guide: torch.Tensor = vae.encode(resize_image(frames, width, height, "bilinear", "center"))
+    num_frames = frames.shape[0]
+    if not starts_with_one_frame:
+        guide, num_frames = guide[:, :, 1:], num_frames - 1
+    frame, first = first_frame_of(frame_idx, video_frames=video_frames, guide_frames=num_frames)
     end = first + guide.shape[2]
     if end > samples.shape[2]:
         raise ValueError(
             f"image: the guide ends behind the video; got latent frames {first} to {end}, expected an end of at most "
             f"{samples.shape[2]}"
         )
-    appended, replacing = guide[:, :, :APPENDED_FRAMES], guide[:, :, APPENDED_FRAMES:]
-    mask[:, :, first : first + appended.shape[2]] = 1.0
-    kept = torch.full((mask.shape[0], 1, appended.shape[2], *mask.shape[3:]), 1.0 - strength, dtype=mask.dtype)
-    samples, mask = torch.cat([samples, appended], dim=2), torch.cat([mask, kept], dim=2)
-    if replacing.shape[2]:
-        places = slice(first + appended.shape[2], end)
-        samples[:, :, places] = replacing
-        mask[:, :, places] = 1.0 - strength
+    kept = torch.full((mask.shape[0], 1, guide.shape[2], *mask.shape[3:]), max(0.0, 1.0 - strength), dtype=mask.dtype)
+    places = cell_places(*guide.shape[2:], starts_with_one_frame=starts_with_one_frame)[None].repeat(
+        guide.shape[0], 1, 1
+    )
+    places[:, 0] += frame
+    weights = guide_weights_of(attention_mask, strength, *guide.shape[2:])
     return (
-        with_guide(positive, frame, appended),
-        with_guide(negative, frame, appended),
-        {"samples": samples, "noise_mask": mask},
+        with_guide(positive, places, weights),
+        with_guide(negative, places, weights),
+        {"samples": torch.cat([samples, guide], dim=2), "noise_mask": torch.cat([mask, kept], dim=2)},
     )
 
 
@@ -114,11 +149,12 @@ def ltxv_crop_guides(
 ) -> tuple[Positive, Negative, Start]:
     """Return a latent and conditionings without the frames of guides."""
     samples, mask = latent["samples"].clone(), noise_mask_of(latent)
-    count = num_guide_frames(positive)
+    count = num_guide_frames(positive, samples)
     if count == 0:
         return positive, negative, {"samples": samples, "noise_mask": mask}
     cut: Latent = {"samples": samples[:, :, :-count], "noise_mask": mask[:, :, :-count]}
-    return with_options(positive, **{PLACES: None}), with_options(negative, **{PLACES: None}), cut
+    without = {PLACES: None, WEIGHTS: None}
+    return with_options(positive, **without), with_options(negative, **without), cut
 
 
 NODES = (ltxv_add_guide, ltxv_crop_guides)
