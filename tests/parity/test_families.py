@@ -31,6 +31,7 @@ FAST = {
         "audio_join", "boxes", "color_transfer", "colors_and_curves", "crop_to_mask", "layers", "latent_cut_to_batch",
         "painter", "regions", "tiles",
     ),
+    "later_sampling": ("flux_nag", "flux_scale_rope", "ltxv_windows", "node_cfg_override_two", "prompt_japanese"),
 }  # fmt: skip
 
 pytestmark = pytest.mark.timeout(600)

@@ -28,6 +28,7 @@ from darkroom.engine.families.flux.transformer import (
 )
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.block_calls import Control
+from darkroom.engine.layers.rope_options import axis_positions
 from darkroom.engine.layers.rotary import rotations
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.transformer_layers import GatedActivation
@@ -81,13 +82,18 @@ def cells_of(latent: torch.Tensor) -> torch.Tensor:
     return latent.flatten(2).transpose(1, 2)
 
 
-def cell_places(latent: torch.Tensor, *, index: int = 0, row: int = 0, column: int = 0) -> torch.Tensor:
-    """Return the places [B, h * w, 4] of a latent's cells, the first at this row and column."""
+def cell_places(
+    latent: torch.Tensor, *, index: int = 0, row: int = 0, column: int = 0, options: Options | None = None
+) -> torch.Tensor:
+    """Return the places [B, h * w, 4] of a latent's cells, the first at this row and column.
+
+    The transformer options may scale and shift them.
+    """
     height, width = latent.shape[-2:]
     places = torch.zeros(height, width, len(AXES), device=latent.device)
-    places[..., 0] = index
-    places[..., 1] = torch.arange(row, row + height, device=latent.device)[:, None]
-    places[..., 2] = torch.arange(column, column + width, device=latent.device)[None, :]
+    places[..., 0] = axis_positions(1, "t", options, latent.device, first=index)
+    places[..., 1] = axis_positions(height, "y", options, latent.device, first=row)[:, None]
+    places[..., 2] = axis_positions(width, "x", options, latent.device, first=column)[None, :]
     return places.flatten(0, 1).expand(latent.shape[0], -1, -1)
 
 
@@ -167,7 +173,7 @@ class Flux2Transformer(nn.Module):
     ) -> torch.Tensor:
         options = {} if transformer_options is None else transformer_options
         height, width = x.shape[-2:]
-        tokens, places = _with_references(x, ref_latents, ref_latents_method)
+        tokens, places = _with_references(x, ref_latents, ref_latents_method, options)
         vec = self._vector(timesteps, guidance, x.dtype)
         inputs = {
             "img": self.img_in(tokens), "txt": self.txt_in(context), "img_ids": places, "txt_ids": token_places(context)
@@ -201,14 +207,14 @@ class Flux2Transformer(nn.Module):
 
 
 def _with_references(
-    x: torch.Tensor, references: Sequence[torch.Tensor], method: str
+    x: torch.Tensor, references: Sequence[torch.Tensor], method: str, options: Options
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the cells of the image and of its references behind each other, and their places."""
-    tokens, places = [cells_of(x)], [cell_places(x)]
+    tokens, places = [cells_of(x)], [cell_places(x, options=options)]
     sizes = [(int(item.shape[-2]), int(item.shape[-1])) for item in references]
     target = (int(x.shape[-2]), int(x.shape[-1]))
     step = INDEX_STEP if method == "index" else 1
     for item, (index, row, column) in zip(references, reference_corners(sizes, target, method), strict=True):
         tokens.append(cells_of(item))
-        places.append(cell_places(item, index=index * step, row=row, column=column))
+        places.append(cell_places(item, index=index * step, row=row, column=column, options=options))
     return torch.cat(tokens, dim=1), torch.cat(places, dim=1)
