@@ -33,7 +33,7 @@ async def all_at_once(front: RunningFront, route: str) -> list[httpx.Response]:
 @pytest.mark.parametrize("route", ["/generate", "/generate/sync"])
 async def test_with_room_for_all_none_is_refused_and_none_fails(tmp_path: Path, engine: FakeEngine, route: str) -> None:
     async with running_front(tmp_path, engine, max_queue_size=2000) as front:
-        front.front.services.pool.any_client.facts.forget_object_info()
+        front.front.services.engines.pool.any_client.facts.forget_object_info()
         engine.num_described = 0
         replies = await all_at_once(front, route)
         assert engine.num_described == 1  # and not once for each of them

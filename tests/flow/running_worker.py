@@ -45,7 +45,7 @@ class RunningWorker:
 
 @contextmanager
 def running_worker(
-    base: Path, checkpoint: Path | None, constants: Constants | None = None, **environment: str
+    base: Path, checkpoint: Path | None, constants: Constants | None = None, /, **environment: str
 ) -> Iterator[RunningWorker]:
     """Serves from the moment `/ready` says 200 until the block ends. Raises RuntimeError with the log if it dies.
 

@@ -101,7 +101,7 @@ async def test_the_headers_of_a_part_are_bounded(front: RunningFront) -> None:
 
 async def test_length_of_strings_is_bounded(tmp_path: Path, engine: FakeEngine) -> None:
     async with running_front(tmp_path, engine) as front:
-        bodies = front.front.services.bodies
+        bodies = front.front.services.requests.bodies
         bodies.structure = bodies.structure.model_copy(update={"max_string_bytes": 1000})
         for filling in ('"' + "a" * 2000 + '"', '"' + "a" * 500_000 + '"', '{"' + "k" * 2000 + '": 1}'):
             reply = await front.http.post("/generate/sync", content=filled(filling))

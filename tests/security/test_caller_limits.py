@@ -128,7 +128,7 @@ async def test_bytes_stored_also_over_a_restart(tmp_path: Path) -> None:
         check_refused(await send(front, draw(), FROM_OUTSIDE), "stored_bytes", 40, 30)
     async with limited(tmp_path, **limit) as front:
         check_refused(await send(front, draw(), FROM_OUTSIDE), "stored_bytes", 40, 30)
-        front.front.services.caller_quota.files_removed("first")
+        front.front.services.files.caller_quota.files_removed("first")
         assert (await send(front, draw(), FROM_OUTSIDE)).status_code == 202
 
 

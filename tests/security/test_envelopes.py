@@ -103,7 +103,7 @@ async def test_no_file_is_written_for_an_envelope_that_nobody_signed(vast: VastF
 
 async def test_the_memory_for_strangers_bodies_keeps_nobody_else_out(vast: VastFront) -> None:
     held = []
-    share = vast.front.front.services.bodies.memory.num_unknown_bytes_left
+    share = vast.front.front.services.requests.bodies.memory.num_unknown_bytes_left
     for _ in range(share // MIB + 8):
         client = await RawClient.connect(vast.front.url)
         await client.ask("POST", "/generate/sync", {**STRANGER, "Content-Length": str(MIB)})

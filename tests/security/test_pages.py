@@ -97,7 +97,7 @@ async def test_the_document_is_made_once_for_all_and_known_by_its_tag(
     known = await front.http.get("/openapi.json", headers={"If-None-Match": f'"other", W/{tag}'})
     assert (known.status_code, known.content) == (304, b"")
     assert (await front.http.get("/openapi.json", headers={"If-None-Match": '"other"'})).status_code == 200
-    front.front.services.pool.any_client.facts.forget_object_info()
+    front.front.services.engines.pool.any_client.facts.forget_object_info()
     assert (await front.http.get("/openapi.json")).headers["etag"] == tag
     assert len(made) == 1, "the engine has what it had"
 

@@ -90,7 +90,7 @@ WAYS: dict[str, Store] = {
 @pytest.mark.parametrize("way", WAYS)
 async def test_what_is_stored_counts_and_the_refusal_says_how_much(tmp_path: Path, way: str) -> None:
     async with limited(tmp_path) as front:
-        front.front.services.pool.pause()  # jobs wait
+        front.front.services.engines.pool.pause()  # jobs wait
         for number in range(2):
             stored = await WAYS[way](front, number, SHOP)
             assert stored.status_code in (200, 201, 202), stored.text
@@ -98,17 +98,17 @@ async def test_what_is_stored_counts_and_the_refusal_says_how_much(tmp_path: Pat
         assert refused.status_code == 429, refused.text
         assert "stored_bytes" in refused.text and str(ALLOWED_BYTES) in refused.text
         assert (await WAYS[way](front, 3, OTHER)).status_code in (200, 201, 202)
-        used = front.front.services.caller_quota.used_bytes("key:shop")
+        used = front.front.services.files.caller_quota.used_bytes("key:shop")
         assert 2 * FILE_BYTES <= used <= ALLOWED_BYTES
     async with limited(tmp_path) as front:  # also over a restart
-        front.front.services.pool.pause()
+        front.front.services.engines.pool.pause()
         if not way.startswith("files"):  # whose jobs may have run meanwhile
             assert (await WAYS[way](front, 4, SHOP)).status_code == 429
 
 
 async def test_all_ways_are_counted_together(tmp_path: Path) -> None:
     async with limited(tmp_path) as front:
-        front.front.services.pool.pause()
+        front.front.services.engines.pool.pause()
         assert (await as_asset(front, 0, SHOP)).status_code == 201
         assert (await with_a_job(front, 1, SHOP)).status_code == 202
         for number, store in enumerate(WAYS.values(), 2):
@@ -117,7 +117,7 @@ async def test_all_ways_are_counted_together(tmp_path: Path) -> None:
 
 async def test_what_is_removed_frees_the_quota(tmp_path: Path) -> None:
     async with limited(tmp_path) as front:
-        front.front.services.pool.pause()
+        front.front.services.engines.pool.pause()
         asset = (await as_asset(front, 0, SHOP)).json()
         await with_a_job(front, 1, SHOP)
         assert (await as_asset(front, 2, SHOP)).status_code == 429
@@ -127,14 +127,14 @@ async def test_what_is_removed_frees_the_quota(tmp_path: Path) -> None:
         await front.http.post("/cancel/job1", headers=SHOP)
         await front.until("job1", "cancelled", headers=SHOP)
         assert (await as_asset(front, 3, SHOP)).status_code == 201
-        assert front.front.services.caller_quota.used_bytes("key:shop") == 2 * FILE_BYTES
+        assert front.front.services.files.caller_quota.used_bytes("key:shop") == 2 * FILE_BYTES
 
 
 async def test_a_long_prompt_counts_until_its_job_is_deleted(tmp_path: Path) -> None:
     async with limited(tmp_path) as front:
         assert (await as_a_long_prompt(front, 0, SHOP)).status_code == 202
         await front.until("job0", "completed", headers=SHOP)
-        assert front.front.services.caller_quota.used_bytes("key:shop") >= FILE_BYTES
+        assert front.front.services.files.caller_quota.used_bytes("key:shop") >= FILE_BYTES
         assert (await as_a_long_prompt(front, 2, SHOP)).status_code == 429
         assert (await front.http.delete("/jobs/job0", headers=SHOP)).status_code < 300
         assert (await as_a_long_prompt(front, 3, SHOP)).status_code == 202

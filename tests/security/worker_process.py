@@ -18,7 +18,7 @@ IMAGE = {
 
 
 @contextmanager
-def worker_process(base: Path, constants: Constants | None = None, **environment: str) -> Iterator[RunningWorker]:
+def worker_process(base: Path, constants: Constants | None = None, /, **environment: str) -> Iterator[RunningWorker]:
     no_model = base / "empty.safetensors"
     base.mkdir(parents=True, exist_ok=True)
     no_model.touch()

@@ -125,7 +125,7 @@ async def running_front(
         timeout_graceful_shutdown=1,
     )
     certificate = None if tls is None else Certificate(tls)
-    server = ServerWithoutSignals(config, front.services.connections, busy, certificate)
+    server = ServerWithoutSignals(config, front.services.observation.connections, busy, certificate)
     serving = asyncio.create_task(server.serve())
 
     async def is_started() -> bool:

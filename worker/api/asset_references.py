@@ -30,7 +30,7 @@ async def with_assets(services: Services, parsed: ParsedRequest, owner: str) -> 
         yield parsed
         return
     try:
-        lent = await services.assets.lend(dict.fromkeys(found), owner)
+        lent = await services.files.assets.lend(dict.fromkeys(found), owner)
     except AssetNotFound as error:
         field = next((place for asset_id, place in found.items() if asset_id in error.message), None)
         raise RequestRejected([Problem(error.message, field, type="missing_asset")]) from None

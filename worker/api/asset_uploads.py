@@ -18,7 +18,7 @@ from darkroom.worker.storage.asset_store import CheckRoom
 
 def room_of(request: Request, caller: Identity) -> CheckRoom:
     """Return the check of whether a caller may store so many bytes more."""
-    return partial(services_of(request).caller_quota.check_asset, caller_of_jobs(request, caller))
+    return partial(services_of(request).files.caller_quota.check_asset, caller_of_jobs(request, caller))
 
 
 async def read_form(keyed: Request, request: Request) -> dict[str, Any]:
@@ -26,7 +26,7 @@ async def read_form(keyed: Request, request: Request) -> dict[str, Any]:
 
     Raises RequestRejected, RequestTooLarge.
     """
-    bodies, sender = services_of(request).bodies, sender_of(keyed)
+    bodies, sender = services_of(request).requests.bodies, sender_of(keyed)
     bodies.check_length(request, None)
 
     async def chunks() -> AsyncGenerator[bytes, None]:

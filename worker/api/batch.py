@@ -61,13 +61,13 @@ async def generate_batch(request: Request) -> Response:
     """Submit several jobs and reply at once with the state of each, in their order; a wrong one stops no other."""
     try:
         caller, services = check_caller(request), services_of(request)
-        with services.bodies.memory.lease(sender_of(request)) as lease:
-            body = await services.bodies.parse(await services.bodies.read(request, lease))
+        with services.requests.bodies.memory.lease(sender_of(request)) as lease:
+            body = await services.requests.bodies.parse(await services.requests.bodies.read(request, lease))
         inputs = body.get("inputs")
         if not isinstance(inputs, list) or not 1 <= len(inputs) <= MAX_INPUTS:
             message = f"inputs: expected a list of 1 to {MAX_INPUTS} `input` objects"
             raise RequestRejected([Problem(message, "inputs", allowed={"minimum": 1, "maximum": MAX_INPUTS})])
-        found_json = FoundJson(services.bodies.structure)
+        found_json = FoundJson(services.requests.bodies.structure)
         results = [await _submitted(request, caller, given, index, found_json) for index, given in enumerate(inputs)]
     except RecursionError:
         return refuse(nested_too_deeply())
@@ -83,11 +83,11 @@ async def _submitted(
     asked_id = str(given.get("request_id") or "") if isinstance(given, dict) else ""
     try:
         if index:  # the body itself has counted as the first
-            services_of(request).caller_rates.count_request(caller_of_jobs(request, caller))
+            services_of(request).requests.caller_rates.count_request(caller_of_jobs(request, caller))
         if not isinstance(given, dict):
             raise RequestRejected([Problem(f"inputs.{index}: expected an object", f"inputs.{index}")])
         job = (await submit_input(request, caller, given, asked_id, found_json=found_json)).job
-        await services_of(request).store.settle(job)
+        await services_of(request).jobs.store.settle(job)
         return result_of(job, await public_outputs(job, request))
     except RecursionError:
         return _refused(asked_id, nested_too_deeply())

@@ -19,7 +19,7 @@ router = APIRouter(tags=["worker"])
 @router.get("/benchmark", operation_id="get_benchmark", response_model=None, responses={200: {"model": Benchmark}})
 async def benchmark(request: Request) -> dict[str, Any]:
     """Return the last benchmark with its verdict, the warm-up's entries and the duration of each start-up phase."""
-    return services_of(request).qualification.as_json()
+    return services_of(request).engines.qualification.as_json()
 
 
 @router.post(
@@ -34,6 +34,6 @@ async def run_benchmark(request: Request) -> Response:
     services = services_of(request)
     try:
         check_operator(request)
-        return JSONResponse(await services.qualification.rerun())
+        return JSONResponse(await services.engines.qualification.rerun())
     except WorkerError as error:
         return refuse(error)

@@ -33,13 +33,13 @@ async def accept_message(services: Services, delivery: Delivery) -> Job:
 
     Raises WorkerError.
     """
-    structure = services.bodies.structure
+    structure = services.requests.bodies.structure
     await _forget_handed_back(services, clean_id(delivery.job_id), delivery)
     await asyncio.to_thread(check_json, delivery.body, structure)
     body = await asyncio.to_thread(parse_json, delivery.body, structure)
     check_size(body)
     parsed = await off_loop(True, _parse, body, delivery, FoundJson(structure))
-    await services.prompt_rules.check_size(parsed.input.workflow_json, len(delivery.body))
+    await services.requests.prompt_rules.check_size(parsed.input.workflow_json, len(delivery.body))
     digest = await asyncio.to_thread(body_hash, parsed.raw, parsed.wants_base64, False, is_large=True)
     job_id, has_made = clean_id(delivery.job_id), False
 
@@ -52,17 +52,17 @@ async def accept_message(services: Services, delivery: Delivery) -> Job:
 
     def begin(job: Job) -> None:
         services.platform.job_accepted(job, None)
-        services.pipeline.start(job)
+        services.jobs.pipeline.start(job)
 
     priority, owner = parsed.input.priority, delivery.owner
     try:
-        admitted = await services.admission.admit(job_id, digest, make, priority, begin, owner=owner)
+        admitted = await services.jobs.admission.admit(job_id, digest, make, priority, begin, owner=owner)
         if admitted.is_new:
             begin(admitted.job)
         return admitted.job
     finally:
-        if has_made and job_id not in services.store.jobs:  # refused: what it sent inline is not needed
-            services.inputs.release(job_id)
+        if has_made and job_id not in services.jobs.store.jobs:  # refused: what it sent inline is not needed
+            services.files.inputs.release(job_id)
 
 
 async def _forget_handed_back(services: Services, job_id: str, delivery: Delivery) -> bool:
@@ -70,11 +70,11 @@ async def _forget_handed_back(services: Services, job_id: str, delivery: Deliver
 
     Returns True if there was one. Raises StateUnusable.
     """
-    earlier = await services.store.find(job_id)
+    earlier = await services.jobs.store.find(job_id)
     is_left = earlier is not None and earlier.request.receipt not in ("", delivery.receipt)
     if earlier is None or not is_left or earlier.state is not JobState.CANCELLED:
         return False
-    await services.store.delete_ended(earlier)
+    await services.jobs.store.delete_ended(earlier)
     return True
 
 
@@ -86,11 +86,11 @@ async def refuse_message(services: Services, delivery: Delivery, error: WorkerEr
     """
     job_id = clean_id(delivery.job_id)
     digest = sha256(delivery.body).hexdigest()
-    earlier = await services.store.find(job_id)
+    earlier = await services.jobs.store.find(job_id)
     if earlier is not None and earlier.request.receipt not in ("", delivery.receipt) and not earlier.state.is_terminal:
         earlier.is_handed_back = True
-        services.pipeline.cancel(earlier)
-        await services.pipeline.wait_for_end(earlier)
+        services.jobs.pipeline.cancel(earlier)
+        await services.jobs.pipeline.wait_for_end(earlier)
     if await _forget_handed_back(services, job_id, delivery):
         earlier = None
     if earlier is not None:
@@ -100,7 +100,7 @@ async def refuse_message(services: Services, delivery: Delivery, error: WorkerEr
     asked_id = delivery.asked_id or delivery.job_id
     job = Job(
         id=job_id,
-        number=services.store.take_number(),
+        number=services.jobs.store.take_number(),
         body_hash=digest,
         request=request,
         prompt={},
@@ -110,13 +110,13 @@ async def refuse_message(services: Services, delivery: Delivery, error: WorkerEr
         metadata=metadata,
         asked_id=asked_id if asked_id != job_id else "",
     )
-    await services.pipeline.refuse(job, error)
+    await services.jobs.pipeline.refuse(job, error)
     return job
 
 
 def _wishes(services: Services, delivery: Delivery) -> tuple[JobRequest, dict[str, Any], Credentials | None]:
     """Return the wishes of a refused message for its end, as far as they can be read: webhook, metadata, secret."""
-    receipt, structure = delivery.receipt, services.bodies.structure
+    receipt, structure = delivery.receipt, services.requests.bodies.structure
     try:
         check_json(delivery.body, structure)
         given = object_at(parse_json(delivery.body, structure), "input")
@@ -136,7 +136,7 @@ def _wishes(services: Services, delivery: Delivery) -> tuple[JobRequest, dict[st
 
 async def message_result(services: Services, job: Job) -> dict[str, object]:
     """Return the envelope of an ended job for its producer: outputs with a link, or with their data where none is."""
-    return result_of(job, await outputs_of(services, job, services.outputs.public_url, is_for_broker=True))
+    return result_of(job, await outputs_of(services, job, services.deliveries.outputs.public_url, is_for_broker=True))
 
 
 def _parse(body: dict[str, object], delivery: Delivery, found_json: FoundJson) -> ParsedRequest:

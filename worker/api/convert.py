@@ -33,9 +33,9 @@ async def convert(request: Request) -> Response:
 async def _converted(services: Services, body: JsonObject, size_bytes: int) -> JsonObject:
     """Return the prompt of a body. Raises RequestRejected, EngineUnreachable."""
     workflow = await checked_workflow(services, body, size_bytes)
-    engine = await services.pool.any_known_within(ENGINE_WAIT_SECONDS)
+    engine = await services.engines.pool.any_known_within(ENGINE_WAIT_SECONDS)
     try:
         object_info = await engine.known_object_info()
     except EngineUnreachable:
-        raise services.pool.no_engine() from None
-    return {FIELD: await as_prompt(workflow, object_info, services.prompt_rules)}
+        raise services.engines.pool.no_engine() from None
+    return {FIELD: await as_prompt(workflow, object_info, services.requests.prompt_rules)}

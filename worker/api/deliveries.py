@@ -40,12 +40,12 @@ async def deliver_again(job_id: str, request: Request, asked: DeliveryInput | No
     `hf`, as in a generate request. Without one the operator's store is used.
     """
     services = services_of(request)
-    job = await find_job(services.store, job_id, check_caller(request))
+    job = await find_job(services.jobs.store, job_id, check_caller(request))
     if job is None:
         return not_found(job_id)
     if job.state.is_terminal:
-        await services.pipeline.wait_for_end(job)
+        await services.jobs.pipeline.wait_for_end(job)
     credentials, _ = credentials_of_stores(services, asked or DeliveryInput())
     # Whoever leaves may come back for the result: what has begun is sent to its end.
-    await asyncio.shield(asyncio.ensure_future(services.redelivery.deliver(job, credentials)))
+    await asyncio.shield(asyncio.ensure_future(services.deliveries.redelivery.deliver(job, credentials)))
     return await reply_with(job, request, status=200)

@@ -38,12 +38,12 @@ async def submit_input(
     several inputs of one request hold. Raises WorkerError.
     """
     services = services_of(request)
-    found_json = found_json or FoundJson(services.bodies.structure)
+    found_json = found_json or FoundJson(services.requests.bodies.structure)
     parsed = await off_loop(True, _parse, request, {**given, **(unhashed or {})}, found_json)
-    await services.prompt_rules.check_size(parsed.input.workflow_json)
+    await services.requests.prompt_rules.check_size(parsed.input.workflow_json)
     digest = await asyncio.to_thread(body_hash, given, parsed.wants_base64, False, is_large=True)
     named = clean_id(asked_id) if asked_id else fresh_id()
-    job_id = await id_to_use(services.store, named, caller.key_name) if asked_id else named
+    job_id = await id_to_use(services.jobs.store, named, caller.key_name) if asked_id else named
     submission = _Direct(services, parsed, digest, caller.key_name, caller_of_jobs(request, caller))
     try:
         return await submission.admit(job_id, named, is_fresh=not asked_id)
@@ -67,26 +67,26 @@ class _Direct:
         async def make() -> Job:
             nonlocal has_made
             has_made = True
-            services.caller_quota.reserve(self._counted_as, job_id)
+            services.files.caller_quota.reserve(self._counted_as, job_id)
             name = JobName(job_id, named, self._owner, self._counted_as)
             return await make_job(services, self._parsed, name, self._digest)
 
         priority = self._parsed.input.priority
         try:
-            admitted = await services.admission.admit(
+            admitted = await services.jobs.admission.admit(
                 job_id, self._digest, make, priority, self._begin, is_fresh=is_fresh, owner=self._owner
             )
             if admitted.is_new:
                 self._begin(admitted.job)
             return admitted
         finally:
-            services.caller_quota.release(job_id)
-            if has_made and job_id not in services.store.jobs:
-                services.inputs.release(job_id)
+            services.files.caller_quota.release(job_id)
+            if has_made and job_id not in services.jobs.store.jobs:
+                services.files.inputs.release(job_id)
 
     def _begin(self, job: Job) -> None:
         self._services.platform.job_accepted(job, None)
-        self._services.pipeline.start(job)
+        self._services.jobs.pipeline.start(job)
 
 
 def _parse(request: Request, given: dict[str, Any], found_json: FoundJson) -> ParsedRequest:

@@ -89,7 +89,7 @@ async def part_of_docs(name: Literal["swagger-ui-bundle.js", "swagger-ui.css", "
 async def openapi(request: Request) -> Response:
     """Return the document of the API; it changes with what the engine has."""
     services, app = services_of(request), request.app
-    engine, registry = services.pool.any_client, services.modifiers
+    engine, registry = services.engines.pool.any_client, services.requests.modifiers
     object_info: JsonObject | None = None
     try:
         found = await engine.object_info()
@@ -99,7 +99,7 @@ async def openapi(request: Request) -> Response:
     except EngineUnreachable:
         defaults = ModifierDefaults()
 
-    revision, stored = services.workflows.revision, await _stored_workflows(request)
+    revision, stored = services.files.workflows.revision, await _stored_workflows(request)
 
     def make() -> dict[str, object]:
         examples = {} if object_info is None else examples_of(registry, object_info, defaults)
@@ -117,7 +117,7 @@ async def _stored_workflows(request: Request) -> list[StoredWorkflow] | None:
         check_caller(request)
     except (Unauthorized, Forbidden):
         return None
-    return await services_of(request).workflows.newest()
+    return await services_of(request).files.workflows.newest()
 
 
 def _document(routes: Sequence[BaseRoute], examples: dict[str, dict[str, object]]) -> dict[str, Any]:

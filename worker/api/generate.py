@@ -100,7 +100,7 @@ async def reply_with_stream(request: Request, adapt: Callable[[JsonObject], Json
 
 
 async def _ends_before_client_leaves(services: Services, job: Job, request: Request) -> bool:
-    end = asyncio.ensure_future(services.pipeline.wait_for_end(job))
+    end = asyncio.ensure_future(services.jobs.pipeline.wait_for_end(job))
     leaving = asyncio.ensure_future(_wait_until_gone(request))
     try:
         await asyncio.wait({end, leaving}, return_when=asyncio.FIRST_COMPLETED)

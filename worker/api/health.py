@@ -50,23 +50,23 @@ async def ready(request: Request, verbose: str | None = None) -> JSONResponse:
     if verbose is None:
         return _readiness(services, None)
     check_operator(request)
-    checks = [*await services.examine(), *await _broken_pack_checks(services), *_manifest_checks(services)]
+    checks = [*await services.observation.examine(), *await _broken_pack_checks(services), *_manifest_checks(services)]
     return _readiness(services, [check.as_json() for check in checks])
 
 
 def _readiness(services: Services, checks: list[dict[str, str]] | None) -> JSONResponse:
     more: dict[str, Any] = {} if checks is None else {"checks": checks}
-    if services.intake is not None:
-        more["broker"] = services.intake.report()
-    if (database := services.store.database.report()) is not None:
+    if services.jobs.intake is not None:
+        more["broker"] = services.jobs.intake.report()
+    if (database := services.jobs.store.database.report()) is not None:
         more["database"] = database
-    low = [floor.name for floor in services.floors() if floor.is_reached]
-    problem = services.store.database.problem
-    fault = services.fleet.problem()
-    if services.gate.is_open and services.pool.clients_serving and not low and not problem and not fault:
+    low = [floor.name for floor in services.engines.floors() if floor.is_reached]
+    problem = services.jobs.store.database.problem
+    fault = services.engines.fleet.problem()
+    if services.jobs.gate.is_open and services.engines.pool.clients_serving and not low and not problem and not fault:
         return JSONResponse({"status": "ready", **more})
-    reason = services.gate.reason or problem or (f"Too little {low[0]} is left" if low else "")
-    engine = "" if services.pool.clients_serving else "No engine is up"
+    reason = services.jobs.gate.reason or problem or (f"Too little {low[0]} is left" if low else "")
+    engine = "" if services.engines.pool.clients_serving else "No engine is up"
     reason = ": ".join(filter(None, (reason or engine, fault)))
     body = {"status": "not ready", "reason": reason, **more}
     return JSONResponse(body, status_code=503, headers={"Retry-After": "5"})
@@ -75,7 +75,7 @@ def _readiness(services: Services, checks: list[dict[str, str]] | None) -> JSONR
 async def _broken_pack_checks(services: Services) -> list[Check]:
     """Return a failed check for each pack of custom nodes that an engine of ours could not load."""
     checks = []
-    for engine in services.pool.clients_serving:
+    for engine in services.engines.pool.clients_serving:
         if engine.has_check:
             try:
                 _, answer = await engine.calls.ask("GET", "/api/v1/nodes", timeout_seconds=PACKS_SECONDS)
@@ -90,7 +90,7 @@ async def _broken_pack_checks(services: Services) -> list[Check]:
 def _manifest_checks(services: Services) -> list[Check]:
     """Return a warning for each model file and pack that is not as `models.toml` and `packs.toml` have it."""
     remedy = "`darkroom models fetch` brings files of models.toml, `darkroom nodes sync` packs of packs.toml"
-    return [warning(name, state, remedy) for name, state in services.manifest_state.differences()]
+    return [warning(name, state, remedy) for name, state in services.files.manifest_state.differences()]
 
 
 def _broken_packs(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -108,10 +108,10 @@ def _broken_packs(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 async def health(request: Request) -> JSONResponse:
     """Reply 503 when the worker makes no progress and should be replaced; `problems` lists the reasons."""
     services = services_of(request)
-    engines = services.fleet.reports()
-    floors = services.floors()
+    engines = services.engines.fleet.reports()
+    floors = services.engines.floors()
     problems = find_worker_problems(
-        engines, floors, services.pipeline.check_integrity(), services.supervision.silence_seconds
+        engines, floors, services.jobs.pipeline.check_integrity(), services.engines.supervision.silence_seconds
     )
     backends = [engine_as_json(engine) for engine in engines]
     num_up = sum(1 for backend in backends if backend["healthy"])
@@ -121,19 +121,19 @@ async def health(request: Request) -> JSONResponse:
         "status": "unhealthy" if problems else "healthy" if num_up == len(backends) else "degraded",
         "version": version(),
         "cache_type": "sqlite",
-        "queues": services.queue_info.sizes(),
+        "queues": services.jobs.queue_info.sizes(),
         "backends_healthy": f"{num_up}/{len(backends)}",
         "gpu": {"unrecoverable": bool(failed), "reason": None if loss is None else loss.sentence},
         "backends": backends,
-        "ready": services.gate.is_open and num_up > 0,
+        "ready": services.jobs.gate.is_open and num_up > 0,
         "restarts": sum(sum(engine.restarts.values()) for engine in engines),
         **{floor.name: floor.as_json() for floor in floors},
     }
-    if services.intake is not None:
-        body["broker"] = services.intake.report()
-    if (database := services.store.database.report()) is not None:
+    if services.jobs.intake is not None:
+        body["broker"] = services.jobs.intake.report()
+    if (database := services.jobs.store.database.report()) is not None:
         body["database"] = database
-    if (manifest := services.manifest_state.report()) is not None:
+    if (manifest := services.files.manifest_state.report()) is not None:
         body["manifest"] = manifest
     if problems:
         body["problems"] = problems
@@ -149,12 +149,12 @@ async def health(request: Request) -> JSONResponse:
 async def metrics(request: Request) -> Response:
     """Return Prometheus metrics; for operators only where METRICS_OPEN is off."""
     services = services_of(request)
-    if not services.metrics_are_open:
+    if not services.requests.metrics_are_open:
         check_operator(request)
-    await services.scrape.read()
-    services.metrics.qualified(services.qualification.report, services.qualification.phases)
-    is_ready = services.gate.is_open and bool(services.pool.clients_serving)
-    return Response(services.metrics.text(is_ready=is_ready), media_type="text/plain; version=0.0.4")
+    await services.observation.scrape.read()
+    services.observation.metrics.qualified(services.engines.qualification.report, services.engines.qualification.phases)
+    is_ready = services.jobs.gate.is_open and bool(services.engines.pool.clients_serving)
+    return Response(services.observation.metrics.text(is_ready=is_ready), media_type="text/plain; version=0.0.4")
 
 
 @router.get(
@@ -170,7 +170,7 @@ async def modifiers(request: Request) -> list[dict[str, Any]]:
     that draws where none is named. A file of the modifiers' folder that cannot be used has `error` instead.
     """
     services = services_of(request)
-    engine, registry = services.pool.any_client, services.modifiers
+    engine, registry = services.engines.pool.any_client, services.requests.modifiers
     try:
         object_info = await engine.object_info()
         checkpoints = checkpoints_of(object_info)

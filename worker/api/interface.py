@@ -54,7 +54,7 @@ async def without_slash() -> Response:
 @takes_jobs
 async def pass_on(request: Request) -> Response:
     """Pass a request on to the engine. A browser without a key gets the page that asks for one."""
-    interface = services_of(request).interface
+    interface = services_of(request).engines.interface
     if interface is None:
         return refuse(RouteNotFound("FRONT_END is off: ComfyUI's web interface is not served"))
     try:
@@ -69,7 +69,7 @@ async def pass_on(request: Request) -> Response:
 async def pass_messages(socket: WebSocket) -> None:
     """Pass the messages of a WebSocket on in both directions until either side closes it."""
     request = _as_request(socket)
-    interface = services_of(request).interface
+    interface = services_of(request).engines.interface
     try:
         if interface is None:
             raise RouteNotFound("FRONT_END is off: ComfyUI's web interface is not served")
@@ -86,7 +86,7 @@ async def pass_messages(socket: WebSocket) -> None:
 
 async def _reply_of(interface: EngineInterface, request: Request) -> Response:
     headers = {name: request.headers[name] for name in PASSED_IN if name in request.headers}
-    limit = services_of(request).bodies.limits.max_bytes
+    limit = services_of(request).requests.bodies.limits.max_bytes
     body = _limited(request, limit) if request.method in BODY_METHODS else None
     context = interface.request(request.method, _target(request), headers, body)
     reply = await context.__aenter__()

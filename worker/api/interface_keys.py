@@ -41,7 +41,7 @@ async def open_interface(given: InterfaceKey, request: Request) -> Response:
     reply = Response(status_code=204)
     reply.set_cookie(
         COOKIE,
-        services_of(request).sessions.open(given.key),
+        services_of(request).engines.sessions.open(given.key),
         max_age=LIFETIME_SECONDS,
         httponly=True,
         samesite="strict",
@@ -54,7 +54,7 @@ async def open_interface(given: InterfaceKey, request: Request) -> Response:
 async def close_interface(request: Request) -> Response:
     """End the session of the browser's cookie."""
     check_site(request)
-    services_of(request).sessions.close(request.cookies.get(COOKIE, ""))
+    services_of(request).engines.sessions.close(request.cookies.get(COOKIE, ""))
     reply = Response(status_code=204)
     reply.delete_cookie(COOKIE, httponly=True, samesite="strict")
     return reply
@@ -67,7 +67,7 @@ def check_visitor(request: Request) -> Identity:
     """
     check_site(request)
     if "authorization" not in request.headers:
-        secret = services_of(request).sessions.find(request.cookies.get(COOKIE, ""))
+        secret = services_of(request).engines.sessions.find(request.cookies.get(COOKIE, ""))
         if secret is not None:
             request = with_key(request, secret)
     return check_operator(request)

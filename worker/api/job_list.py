@@ -54,7 +54,7 @@ async def jobs(
     """
     caller = check_caller(request)
     wanted = JobFilter(owners_of(caller, owner), tuple(dict.fromkeys(state or ())), since_ms, before_ms)
-    return await page_of(services_of(request).store, wanted, limit, cursor, caller)
+    return await page_of(services_of(request).jobs.store, wanted, limit, cursor, caller)
 
 
 async def page_of(store: ListsJobs, wanted: JobFilter, limit: int, cursor: str, caller: Identity) -> dict[str, Any]:
@@ -76,12 +76,12 @@ async def page_of(store: ListsJobs, wanted: JobFilter, limit: int, cursor: str, 
 async def delete(job_id: str, request: Request) -> Response:
     """Delete an ended job: its result, its files on this worker, and its webhooks, delivered or not."""
     services = services_of(request)
-    job = await find_job(services.store, job_id, check_caller(request))
+    job = await find_job(services.jobs.store, job_id, check_caller(request))
     if job is None:
         return not_found(job_id)
     if job.state.is_terminal:
-        await services.pipeline.check_end(job)
-    await services.removal.delete(job)
+        await services.jobs.pipeline.check_end(job)
+    await services.files.removal.delete(job)
     return JSONResponse({"id": job_id, "message": "Job deleted"})
 
 

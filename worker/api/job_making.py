@@ -87,7 +87,7 @@ async def make_job(services: Services, parsed: ParsedRequest, name: JobName, dig
         request = replace(request, deadline_ms=deadline_ms, deadline_turn_ms=turn_ms)
     return Job(
         id=name.job_id,
-        number=services.store.take_number(),
+        number=services.jobs.store.take_number(),
         body_hash=digest,
         cost=made.price.cost,
         request=request,
@@ -103,7 +103,7 @@ async def make_job(services: Services, parsed: ParsedRequest, name: JobName, dig
 
 async def _check_room(services: Services, name: JobName, prompt: JsonObject, extra: JsonObject) -> None:
     """Check that the caller may store the files and the record of a new job. Raises LimitReached."""
-    quota = services.caller_quota
+    quota = services.files.caller_quota
     if name.counted_as and quota.counts_bytes:
         weight = await off_loop(needs_thread(prompt, extra), weight_of, [prompt, extra])
         quota.check_job(name.counted_as, name.job_id, weight.num_bytes)
@@ -113,7 +113,7 @@ async def _with_stored_workflow(services: Services, parsed: ParsedRequest) -> Pa
     """Return the request with the stored workflow that it names, if any. Raises WorkflowNotFound, StateUnusable."""
     if not parsed.input.workflow:
         return parsed
-    stored = await services.workflows.get(parsed.input.workflow)
+    stored = await services.files.workflows.get(parsed.input.workflow)
     given = parsed.input.model_copy(update={"workflow_json": stored.document})
     return replace(parsed, input=given, stored=stored)
 
@@ -131,7 +131,7 @@ def _job_request(
         modifier=given.modifier,
         priority=given.priority,
         wants_base64=parsed.wants_base64,
-        wants_engine_response=parsed.wants_engine_response or services.outputs.include_engine_response,
+        wants_engine_response=parsed.wants_engine_response or services.deliveries.outputs.include_engine_response,
         webhook=webhook,
         extra=_extra_data(given),
         base_url=parsed.base_url,
@@ -155,7 +155,7 @@ def _check_estimates(services: Services, parsed: ParsedRequest, cost: float, now
     A broker's job waits no more, but has waited. Return the turn by which a deadline is kept, None for the usual one.
     Raises RequestRejected.
     """
-    given, seconds = parsed.input, services.run_clock.seconds_of(cost)
+    given, seconds = parsed.input, services.jobs.run_clock.seconds_of(cost)
     if seconds <= 0:
         return None
     problems = []
@@ -163,12 +163,12 @@ def _check_estimates(services: Services, parsed: ParsedRequest, cost: float, now
     place = Place(0.0)
     if given.deadline is not None and not parsed.receipt:
         latest = given.deadline - seconds
-        place = services.queue_info.place_of_a_new_job(given.priority, seconds, latest)
+        place = services.jobs.queue_info.place_of_a_new_job(given.priority, seconds, latest)
     if given.deadline is not None and before + place.wait_seconds + seconds > given.deadline:
         least = round(before + place.wait_seconds + seconds, 1)
         message = f"deadline: the job would not be done by then; got {given.deadline:g} s, expected at least {least:g}"
         problems.append(Problem(message, field="input.deadline", type="too_soon", allowed={"minimum": least}))
-    price = seconds * services.price_per_hour / 3600
+    price = seconds * services.engines.price_per_hour / 3600
     if given.max_cost is not None and price > given.max_cost:
         message = f"max_cost: the job would cost more; got {given.max_cost:g}, expected at least {price:.6g}"
         problems.append(
@@ -181,7 +181,7 @@ def _check_estimates(services: Services, parsed: ParsedRequest, cost: float, now
 
 def _check_timeout(services: Services, given: GenerateInput) -> None:
     """Refuse a time limit above the worker's own. Raises RequestRejected."""
-    allowed = services.limits.job_timeout_seconds
+    allowed = services.jobs.limits.job_timeout_seconds
     if given.timeout is not None and given.timeout > allowed:
         message = f"timeout: too long; got {given.timeout:g} s, expected at most {allowed:g} (JOB_TIMEOUT)"
         raise RequestRejected([Problem(message, field="input.timeout", type="too_long", allowed={"maximum": allowed})])
@@ -222,7 +222,7 @@ async def _checked_prompt(
     not refuse. What that refuses waits for the engine; if it stays away the prompt is accepted, too, and the engine
     checks the graph when the job begins. Raises RequestRejected, NotReady, EngineUnreachable.
     """
-    pool, clock = services.pool, asyncio.get_running_loop().time
+    pool, clock = services.engines.pool, asyncio.get_running_loop().time
     if not pool.restarts_engines:
         engine = await pool.any_up_within(ENGINE_WAIT_SECONDS)
         return await _prompt_checked_by(engine, services, parsed, name, credentials)
@@ -266,49 +266,49 @@ async def _prompt_checked_by(
         prompt: JsonObject = build_prompt(services, parsed.input, defaults)
         overrides, inputs, stored = parsed.input.overrides, parsed.input.inputs, parsed.stored
         named = None if stored is None else stored.places
-        overridden = await with_overrides(prompt, overrides, object_info, services.prompt_rules, named, inputs)
+        overridden = await with_overrides(prompt, overrides, object_info, services.requests.prompt_rules, named, inputs)
         prompt = overridden.prompt
         is_large, is_of_modifier = needs_thread(prompt), bool(parsed.input.modifier)
         if is_of_modifier:
-            await services.prompt_rules.check_size(prompt)
+            await services.requests.prompt_rules.check_size(prompt)
         prompt = await off_loop(is_large, resolve, prompt, _draws(parsed, name))
         work = PromptWork(prompt, object_info)
-        await services.prompt_rules.check(work, is_of_modifier=is_of_modifier)
-        check = partial(services.inputs.check, engine_checks_links=engine.has_check)
+        await services.requests.prompt_rules.check(work, is_of_modifier=is_of_modifier)
+        check = partial(services.files.inputs.check, engine_checks_links=engine.has_check)
         await off_loop(is_large, check, prompt, object_info, credentials, parsed.files.keys())
         if parsed.files:
             # its checks may wait long for a process: not in one of the few threads that all else shares
-            prompt = await run_in_dedicated_thread(services.uploads.place, prompt, parsed.files, object_info)
-        planned = await off_loop(is_large, services.inputs.plan, prompt, object_info)
+            prompt = await run_in_dedicated_thread(services.files.uploads.place, prompt, parsed.files, object_info)
+        planned = await off_loop(is_large, services.files.inputs.plan, prompt, object_info)
         page = page_of(_extra_data(parsed.input))
-        models = await services.models.pending_names(prompt, object_info, page)
+        models = await services.files.models.pending_names(prompt, object_info, page)
         try:
             if not is_graph_left:
                 await engine.check(planned.prompt, (*planned.pending_files, *models))
         except RequestRejected as rejected:
             known = await engine.known_object_info()
-            raise await services.models.explained(rejected, planned.prompt, known, page) from None
+            raise await services.files.models.explained(rejected, planned.prompt, known, page) from None
         known = await engine.known_object_info()
         if known is not object_info:  # reloaded by the check: the policy applies to the new one too
             work = PromptWork(prompt, known)
-            await services.prompt_rules.check(work, is_of_modifier=is_of_modifier)
+            await services.requests.prompt_rules.check(work, is_of_modifier=is_of_modifier)
         price = await price_of(services, work, engine, page if models else None)
         if planned.pending_files:
-            prompt = await services.inputs.keep_inline(prompt, object_info, name.job_id)
-        if name.counted_as and services.caller_rates.counts_pixel_steps:
+            prompt = await services.files.inputs.keep_inline(prompt, object_info, name.job_id)
+        if name.counted_as and services.requests.caller_rates.counts_pixel_steps:
             pixel_steps = await off_loop(is_large, lambda: work.pixel_steps)
-            services.caller_rates.spend_pixel_steps(name.counted_as, pixel_steps)
+            services.requests.caller_rates.spend_pixel_steps(name.counted_as, pixel_steps)
         steps = await off_loop(is_large, steps_of, work)
     except RequestRejected as rejected:
         raise _with_request_fields(services, parsed.input.modifier, overridden, rejected) from None
     except EngineAnswerInvalid:
-        if services.pool.restarts_engines:
-            raise services.pool.no_engine() from None
+        if services.engines.pool.restarts_engines:
+            raise services.engines.pool.no_engine() from None
         raise
     except EngineUnreachable:  # it disconnected just now
-        raise services.pool.no_engine() from None
+        raise services.engines.pool.no_engine() from None
     if parsed.files:
-        await asyncio.to_thread(services.uploads.keep, parsed.files, prompt, name.job_id)
+        await asyncio.to_thread(services.files.uploads.keep, parsed.files, prompt, name.job_id)
     warnings = await off_loop(is_large, _size_warnings, services, parsed.input.modifier, prompt, known)
     if engine.facts.families.last():  # an engine that tells no families prices everything as the default one
         warnings = (*warnings, *assumed_cost_warnings(price))
@@ -325,10 +325,10 @@ def _size_warnings(
 ) -> tuple[RequestWarning, ...]:
     """Return the warnings about sizes in a prompt, with the modification's field where one set the size."""
     found = find_size_warnings(prompt, object_info)
-    is_known = modifier in services.modifiers.names()
+    is_known = modifier in services.requests.modifiers.names()
     warnings = []
     for node_id, name, warning in found:
-        field = services.modifiers.get(modifier).field_at(node_id, name) if is_known else None
+        field = services.requests.modifiers.get(modifier).field_at(node_id, name) if is_known else None
         warnings.append(warning if field is None else {**warning, "field": f"input.modifications.{field}"})
     return tuple(warnings)
 
@@ -347,7 +347,7 @@ async def price_of(services: Services, work: PromptWork, engine: EngineClient, p
     if page is not None and len(families) < len(files):
         known = await engine.facts.known_families()
         needs = await off_loop(
-            True, services.models.needs, uses_in_prompt(graph.possible_part()), graph.object_info, page
+            True, services.files.models.needs, uses_in_prompt(graph.possible_part()), graph.object_info, page
         )
         families = {**families_of_missing(files, needs, known), **families}
     return await off_loop(is_large, priced, work, families)
@@ -357,10 +357,10 @@ async def _defaults(
     services: Services, parsed: GenerateInput, engine: EngineClient, object_info: JsonObject
 ) -> ModifierDefaults:
     """Return the defaults of the request's modifier; none for a workflow and for an unknown modifier."""
-    if parsed.modifier not in services.modifiers.names():
+    if parsed.modifier not in services.requests.modifiers.names():
         return ModifierDefaults()
     checkpoints = checkpoints_of(object_info)
-    return await find_defaults(engine, services.modifiers, checkpoints, parsed.modifier, parsed.modifications)
+    return await find_defaults(engine, services.requests.modifiers, checkpoints, parsed.modifier, parsed.modifications)
 
 
 def _credentials(services: Services, parsed: GenerateInput) -> tuple[Credentials, list[RequestWarning]]:
@@ -373,7 +373,7 @@ def _credentials(services: Services, parsed: GenerateInput) -> tuple[Credentials
 def credentials_of_stores(services: Services, asked: StoresInput) -> tuple[Credentials, list[RequestWarning]]:
     """Return the credentials of the store that a request names, and warnings about it. Raises RequestRejected."""
     stores = asked.stores()
-    return Credentials(stores=stores), [warning_of(doubt) for doubt in services.targets.check(stores)]
+    return Credentials(stores=stores), [warning_of(doubt) for doubt in services.deliveries.targets.check(stores)]
 
 
 def build_prompt(services: Services, parsed: GenerateInput, defaults: ModifierDefaults) -> dict[str, Any]:
@@ -381,7 +381,7 @@ def build_prompt(services: Services, parsed: GenerateInput, defaults: ModifierDe
     if not parsed.modifier:
         return parsed.workflow_json
     try:
-        return defaults.build(services.modifiers, parsed.modifier, parsed.modifications)
+        return defaults.build(services.requests.modifiers, parsed.modifier, parsed.modifications)
     except UnknownModifier as error:
         kind = "broken_modifier" if isinstance(error, ModifierUnusable) else "unknown_modifier"
         problem = Problem(str(error), field="input.modifier", type=kind, allowed=list(error.known))
@@ -398,12 +398,12 @@ def _with_request_fields(
     services: Services, modifier: str, overridden: Overridden, rejected: RequestRejected
 ) -> RequestRejected:
     """Add the field of the request to each problem at an input that a modification or an override fills."""
-    is_known = modifier in services.modifiers.names()
+    is_known = modifier in services.requests.modifiers.names()
     named = []
     for problem in rejected.problems:
         place = problem.node_id or "", problem.field or ""
         field = overridden.field_at(*place)
-        if is_known and (modification := services.modifiers.get(modifier).field_at(*place)) is not None:
+        if is_known and (modification := services.requests.modifiers.get(modifier).field_at(*place)) is not None:
             field = f"input.modifications.{modification}"
         named.append(problem if field is None else replace(problem, field=field))
     return RequestRejected(named, rejected.summary, rejected.num_unlisted)
@@ -413,9 +413,9 @@ def webhook_target(services: Services, given: WebhookInput | None) -> WebhookTar
     """Return the webhook of a request; the request's settings override the environment's. Raises RequestRejected."""
     asked = given or WebhookInput()
     if asked.url:
-        services.check_webhook_url(asked.url)
-    url = asked.url or services.webhook.url
+        services.deliveries.check_webhook_url(asked.url)
+    url = asked.url or services.deliveries.webhook.url
     if not url:
         return None
     events = tuple(dict.fromkeys(asked.events))
-    return WebhookTarget(url, asked.timeout or services.webhook.timeout_seconds, asked.extra_params, events)
+    return WebhookTarget(url, asked.timeout or services.deliveries.webhook.timeout_seconds, asked.extra_params, events)

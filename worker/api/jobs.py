@@ -34,7 +34,7 @@ router = APIRouter(tags=["jobs"])
 )
 async def result(job_id: str, request: Request) -> Response:
     """Return the result of a job, or its progress."""
-    job = await find_job(services_of(request).store, job_id, check_caller(request))
+    job = await find_job(services_of(request).jobs.store, job_id, check_caller(request))
     if job is None:
         return not_found(job_id)
     return await reply_with(job, request)
@@ -50,13 +50,13 @@ async def result(job_id: str, request: Request) -> Response:
 async def cancel(job_id: str, request: Request) -> JSONResponse:
     """Cancel a job within one sampling step, at any stage. Cancelling twice, or too late, is no error."""
     services = services_of(request)
-    job = await find_job(services.store, job_id, check_caller(request))
+    job = await find_job(services.jobs.store, job_id, check_caller(request))
     if job is None:
         return not_found(job_id)
-    if not services.pipeline.cancel(job):
+    if not services.jobs.pipeline.cancel(job):
         message = f"Request has already ended ({job.state.value})"
         return JSONResponse({"message": message, "status": job.state.value})
-    await services.pipeline.check_end(job)
+    await services.jobs.pipeline.check_end(job)
     message = "Request cancelled" if job.state is JobState.CANCELLED else f"Request has ended ({job.state.value})"
     return JSONResponse({"message": message, "status": job.state.value})
 
@@ -70,13 +70,13 @@ async def queue_info(request: Request) -> dict[str, Any]:
     `jobs` are the caller's that have not ended, in the order in which they will run; an operator gets all.
     """
     services = services_of(request)
-    info = services.queue_info
+    info = services.jobs.queue_info
     shown: dict[str, Any] = {
         **info.sizes(),
         "estimated_wait_seconds": round(info.wait_of_a_new_job(), 2),
         "estimated_wait_seconds_by_priority": info.waits_by_priority(),
         "seconds_per_job": round(info.seconds_per_job, 3),
-        "engines": len(services.pool.clients_serving),
+        "engines": len(services.engines.pool.clients_serving),
     }
     with contextlib.suppress(Unauthorized, Forbidden):
         shown["jobs"] = info.listed(check_caller(request))
@@ -94,8 +94,8 @@ async def output(job_id: str, file_name: str, request: Request, expires: str = "
     """Return one output file, by the signed link in its job's result."""
     services = services_of(request)
     try:
-        services.links.check(job_id, file_name, expires, signature, time.time())
-        path = _inside(services.store.job_directory(id_in_path(job_id)), file_name)
+        services.deliveries.links.check(job_id, file_name, expires, signature, time.time())
+        path = _inside(services.jobs.store.job_directory(id_in_path(job_id)), file_name)
         media_type = await asyncio.to_thread(_media_type, path)
     except (WorkerError, FileNotFoundError) as error:
         return refuse(error if isinstance(error, WorkerError) else JobNotFound("No such file"), job_id)

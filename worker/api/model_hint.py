@@ -34,7 +34,7 @@ async def hint(
     """Return the model files of this worker, those under way, the models that its engines hold, and the disk's room."""
     check_caller(request)
     services = services_of(request)
-    models = services.models
+    models = services.files.models
     on_disk = await asyncio.to_thread(list_models, models.library.directory)
     uses = {use.place: use for use in await asyncio.to_thread(models.disk.listed)}
     files = [
@@ -76,13 +76,13 @@ def _level_of(services: Services, name: str, there: set[str], coming: set[str]) 
         return "disk"
     if name in coming or name.partition("/")[2] in coming:
         return "fetching"
-    return services.models.level_beyond_disk(name)
+    return services.files.models.level_beyond_disk(name)
 
 
 async def _loaded(services: Services) -> list[dict[str, Any]]:
     """Return the models that engines of ours hold, as they report them; an engine that does not answer is left out."""
     found: list[dict[str, Any]] = []
-    for engine in services.pool.clients_serving:
+    for engine in services.engines.pool.clients_serving:
         if engine.has_check:
             try:
                 _, answer = await engine.calls.ask("GET", "/api/v1/memory", timeout_seconds=MEMORY_SECONDS)

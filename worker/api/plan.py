@@ -83,26 +83,26 @@ def _terms(services: Services, card: str, vram_gb: float | None, price_per_hour:
         if vram_bytes is None:
             message = f"card: unknown card; got {card!r}, expected one of {', '.join(CARDS)}, or vram_gb instead"
             raise RequestRejected([Problem(message, "card", type="unknown_card")])
-    own = services.price_per_hour or None if vram_bytes is None else None
+    own = services.engines.price_per_hour or None if vram_bytes is None else None
     return _Terms(vram_bytes, own if price_per_hour is None else price_per_hour, card)
 
 
 async def _plan(services: Services, body: JsonObject, size_bytes: int, terms: _Terms) -> WorkflowPlan:
     """Return the plan of a body's workflow. Raises RequestRejected for what is none, EngineUnreachable."""
     workflow = await checked_workflow(services, body, size_bytes)
-    engine = await services.pool.any_known_within(ENGINE_WAIT_SECONDS)
+    engine = await services.engines.pool.any_known_within(ENGINE_WAIT_SECONDS)
     try:
         object_info = await engine.known_object_info()
         is_page = is_page_format(workflow)
-        most = services.prompt_rules.max_nodes
+        most = services.requests.prompt_rules.max_nodes
         uses = await off_loop(
             is_page or needs_thread(workflow),
             lambda: uses_on_page(workflow, object_info, most) if is_page else uses_in_prompt(workflow),
         )
-        needs = await off_loop(True, services.models.needs, uses, object_info, workflow if is_page else {})
+        needs = await off_loop(True, services.files.models.needs, uses, object_info, workflow if is_page else {})
         return await _checked(services, engine, workflow, object_info, uses, needs, terms)
     except EngineUnreachable:
-        raise services.pool.no_engine() from None
+        raise services.engines.pool.no_engine() from None
 
 
 async def _checked(
@@ -120,24 +120,24 @@ async def _checked(
     inputs: Mapping[tuple[str, str], MissingInput] = {}
     estimate, memory = RunEstimate(), None
     try:
-        prompt = await as_prompt(workflow, object_info, services.prompt_rules)
+        prompt = await as_prompt(workflow, object_info, services.requests.prompt_rules)
     except RequestRejected as rejected:
         problems += rejected.problems
     else:
         work = await off_loop(needs_thread(prompt), PromptWork, prompt, await engine.known_object_info())
         left_out = work.graph.left_out
         needs, uses = needs.without(left_out), [use for use in uses if use.id not in left_out]
-        planned = await off_loop(needs_thread(prompt), services.inputs.plan, prompt, object_info)
+        planned = await off_loop(needs_thread(prompt), services.files.inputs.plan, prompt, object_info)
         names = [item.model.name for item in needs.missing]
         with _noting(problems):
             await engine.check(planned.prompt, (*planned.pending_files, *names))
         with _noting(limits):
-            await services.prompt_rules.check(work)
+            await services.requests.prompt_rules.check(work)
         inputs = missing_inputs(problems, prompt, object_info)
         problems = [item for item in problems if (item.node_id or "", item.field or "") not in inputs]
         estimate = await _estimate(services, work, engine, needs, terms)
         memory = await _memory(engine, work, needs, terms)
-    models = services.models
+    models = services.files.models
     fetched = {item.entry.place for item in needs.missing if item.entry is not None and models.may_fetch(item)}
     return WorkflowPlan(
         needs=needs,
@@ -181,7 +181,7 @@ async def _estimate(
     priced = await off_loop(is_large, services.platform.price_of, work, families)
     works = await off_loop(is_large, sampler_works, work, families)
     cost = priced.cost
-    wait = services.queue_info.wait_of_a_new_job() if terms.vram_bytes is None else 0.0
+    wait = services.jobs.queue_info.wait_of_a_new_job() if terms.vram_bytes is None else 0.0
     unknown = next((item for item in works if item.tflop is None), None) if known else None
     if unknown is not None:
         return RunEstimate(None, None, round(wait, 2), None, _no_family(unknown))
@@ -212,7 +212,7 @@ async def _seconds_here(
 
     A processor does not wait for the launch of kernels: before its first job its pace counts in operations.
     """
-    clock = services.run_clock
+    clock = services.jobs.run_clock
     if works and not clock.has_runs and await _is_processor(engine):
         cost = max(cost, operations_cost(works))
     return clock.plan(cost)
@@ -249,6 +249,6 @@ def _noting(problems: list[Problem]) -> Any:
 
 def _free_bytes(services: Services) -> int:
     """Return the free bytes of the disk with the model files, beyond those that stay free."""
-    library = services.models.library
+    library = services.files.models.library
     folder = next(path for path in (library.directory, *library.directory.parents) if path.exists())
     return max(0, shutil.disk_usage(folder).free - library.limits.min_free_bytes)

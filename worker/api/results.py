@@ -85,7 +85,9 @@ def check_operator(request: Request) -> Identity:
 def _identify(request: Request, has_vast_envelope: bool) -> Identity:
     peer = None if request.client is None else request.client.host
     try:
-        return services_of(request).guard.check(peer, request.headers.items(), has_vast_envelope=has_vast_envelope)
+        return services_of(request).requests.guard.check(
+            peer, request.headers.items(), has_vast_envelope=has_vast_envelope
+        )
     except Unauthorized:
         _count_request(request, nobody(request))  # limits the guessing of keys, too
         raise
@@ -104,9 +106,9 @@ def caller_of_jobs(request: Request, identity: Identity) -> str:
 def _count_request(request: Request, identity: Identity) -> None:
     """Count a request once, however often the caller is checked."""
     services = services_of(request)
-    if services.caller_limits.requests_per_second is not None and not request.scope.get(COUNTED_SCOPE):
+    if services.requests.caller_limits.requests_per_second is not None and not request.scope.get(COUNTED_SCOPE):
         request.scope[COUNTED_SCOPE] = True
-        services.caller_rates.count_request(caller_of_jobs(request, identity))
+        services.requests.caller_rates.count_request(caller_of_jobs(request, identity))
 
 
 async def reply_with(job: Job, request: Request, *, is_vast: bool = False, status: int | None = None) -> JSONResponse:
@@ -115,9 +117,9 @@ async def reply_with(job: Job, request: Request, *, is_vast: bool = False, statu
     if not job.state.is_terminal:
         body = result_of(job, [])  # a snapshot: later changes may reach the disk after this reply
         status = status or job.http_status
-        await services.store.settle(job)
+        await services.jobs.store.settle(job)
     else:
-        job = await services.pipeline.shown(job)
+        job = await services.jobs.pipeline.shown(job)
         body = result_of(job, await public_outputs(job, request))
     if status is None:
         status = http_status_for_vast(job.http_status) if is_vast else job.http_status
@@ -132,7 +134,7 @@ async def public_outputs(job: Job, request: Request) -> list[dict[str, Any]]:
     if not job.state.is_terminal:
         return []
     services = services_of(request)
-    return await outputs_of(services, job, services.outputs.public_url or str(request.base_url).rstrip("/"))
+    return await outputs_of(services, job, services.deliveries.outputs.public_url or str(request.base_url).rstrip("/"))
 
 
 async def outputs_of(services: Services, job: Job, base: str, *, is_for_broker: bool = False) -> list[dict[str, Any]]:
@@ -141,14 +143,14 @@ async def outputs_of(services: Services, job: Job, base: str, *, is_for_broker: 
     Without one, a file that was not uploaded comes with its data. Records for customers, who have keys here or are at a
     gateway behind a broker, name no folder of this machine.
     """
-    shows_folders = services.shows_folders and not is_for_broker
+    shows_folders = services.deliveries.shows_folders and not is_for_broker
 
     def link(path: str) -> str:
-        return services.links.link(base, job.id, path, time.time())
+        return services.deliveries.links.link(base, job.id, path, time.time())
 
     shown = [public_record(record, link if base else None, shows_folders=shows_folders) for record in job.outputs]
     if job.request.wants_base64 or not (base or all("url" in record for record in shown)):
-        folder, limit = services.store.job_directory(job.id), services.outputs.base64_max_bytes
+        folder, limit = services.jobs.store.job_directory(job.id), services.deliveries.outputs.base64_max_bytes
         shown = [
             await asyncio.to_thread(with_data, public, record, folder, limit)
             for public, record in zip(shown, job.outputs, strict=True)

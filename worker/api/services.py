@@ -66,52 +66,100 @@ class PlatformRoutes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
+class RequestServices:
+    """What identifies a caller and reads and checks a request, in workers and gateways alike."""
+
+    guard: RequestGuard
+    caller_limits: CallerLimits
+    caller_rates: RateLimits
+    bodies: Bodies
+    modifiers: ModifierRegistry
+    prompt_rules: PromptRules
+    http_metrics: HttpMetrics
+    metrics_are_open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobServices:
+    """Jobs from their admission to their end."""
+
     store: JobStore
-    pool: EnginePool
-    fleet: EngineFleet
     pipeline: Pipeline
     admission: Admission
     gate: Gate
+    queue_info: QueueInfo
+    run_clock: RunClock
+    limits: QueueLimits
+    intake: Intake | None = None
+    """Intake of jobs from a broker; None without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineServices:
+    """Engines, the machine that they run on, and ComfyUI's web interface of one of them."""
+
+    pool: EnginePool
+    fleet: EngineFleet
+    supervision: SupervisionConfig
+    floors: Callable[[], list[Floor]]
+    qualification: Qualification
+    sessions: BrowserSessions
+    interface: EngineInterface | None
+    """None: FRONT_END is off."""
+
+    price_per_hour: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class FileServices:
+    """Files that jobs read, and what is stored for a caller."""
+
     inputs: JobInputs
+    uploads: UploadedFiles
+    assets: AssetStore
+    workflows: WorkflowStore
     models: JobModels
     manifest_state: ManifestState
-    uploads: UploadedFiles
-    modifiers: ModifierRegistry
+    caller_quota: CallerQuota
+    removal: JobRemoval
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryServices:
+    """Outputs and webhooks on their way to whoever receives them."""
+
+    outputs: OutputConfig
     links: LinkSigner
+    targets: OutputTargets
+    webhook: WebhookConfig
+    check_webhook_url: Callable[[str], None]
+    redelivery: Redelivery
+    outbox: Outbox
+    shows_folders: bool = True
+    """True: results name folders of this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservationServices:
+    """Metrics, traces, the access log and the doctor."""
+
     metrics: Metrics
-    http_metrics: HttpMetrics
     scrape: Scrape
     tracer: Tracer
     examine: Callable[[], Awaitable[list[Check]]]
-    guard: RequestGuard
-    qualification: Qualification
-    outputs: OutputConfig
-    webhook: WebhookConfig
-    limits: QueueLimits
-    supervision: SupervisionConfig
-    floors: Callable[[], list[Floor]]
-    prompt_rules: PromptRules
-    workflows: WorkflowStore
-    assets: AssetStore
-    caller_limits: CallerLimits
-    caller_rates: RateLimits
-    caller_quota: CallerQuota
-    removal: JobRemoval
-    redelivery: Redelivery
-    bodies: Bodies
     connections: ConnectionTable
-    check_webhook_url: Callable[[str], None]
-    targets: OutputTargets
-    platform: Platform
-    queue_info: QueueInfo
-    metrics_are_open: bool
-    outbox: Outbox
-    run_clock: RunClock
-    sessions: BrowserSessions
-    interface: EngineInterface | None  # None: FRONT_END is off
     has_access_log: bool = True
-    price_per_hour: float = 0.0
-    shows_folders: bool = True  # of this machine, in results
-    intake: Intake | None = None  # of jobs from a broker
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Services of the request handlers, by what they own."""
+
+    requests: RequestServices
+    jobs: JobServices
+    engines: EngineServices
+    files: FileServices
+    deliveries: DeliveryServices
+    observation: ObservationServices
+    platform: Platform
     platform_routes: PlatformRoutes | None = None

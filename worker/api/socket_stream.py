@@ -66,7 +66,7 @@ async def stream(socket: WebSocket, job_id: str) -> None:
     await _accept(socket)
     request = _request(_http_scope(socket, "GET"))
     try:
-        job = await find_job(services_of(request).store, job_id, check_caller(request))
+        job = await find_job(services_of(request).jobs.store, job_id, check_caller(request))
     except WorkerError as error:
         await _refuse(socket, refuse(error))
         return

@@ -76,14 +76,14 @@ async def put_workflow(name: str, request: Request) -> Response:
     if not NAME.fullmatch(name):
         problem = Problem(f"name: not usable; got {name[:100]!r}, expected {NAME_RULE}", "name", type="bad_name")
         raise RequestRejected([problem])
-    with services.bodies.memory.lease(sender_of(request)) as lease:
-        content = await services.bodies.read(request, lease)
-        body = await services.bodies.parse(content)
+    with services.requests.bodies.memory.lease(sender_of(request)) as lease:
+        content = await services.requests.bodies.read(request, lease)
+        body = await services.requests.bodies.parse(content)
         document = await workflow_of(services, body)
-        await services.prompt_rules.check_size(document, len(content))
+        await services.requests.prompt_rules.check_size(document, len(content))
         object_info = await _object_info(services)
         workflow = await _workflow_of(services, name, body, document, object_info)
-        stored, is_new = await services.workflows.put(workflow)
+        stored, is_new = await services.files.workflows.put(workflow)
     shown = await _shown(services, stored, object_info, has_document=True)
     return JSONResponse(shown, status_code=201 if is_new else 200)
 
@@ -96,7 +96,7 @@ async def list_workflows(request: Request) -> Response:
     services = services_of(request)
     check_caller(request)
     object_info = await _known_object_info(services)
-    found = [await _shown(services, item, object_info) for item in await services.workflows.newest()]
+    found = [await _shown(services, item, object_info) for item in await services.files.workflows.newest()]
     return JSONResponse({"workflows": found})
 
 
@@ -109,7 +109,7 @@ async def list_workflows(request: Request) -> Response:
 async def get_workflow(name: str, request: Request) -> Response:
     """Return a stored workflow: `NAME`, or `NAME@VERSION`. An operator gets its document, too."""
     services, caller = services_of(request), check_caller(request)
-    stored = await services.workflows.get(name)
+    stored = await services.files.workflows.get(name)
     is_operator = Scope.ADMIN in caller.scopes
     return JSONResponse(await _shown(services, stored, await _known_object_info(services), has_document=is_operator))
 
@@ -123,7 +123,7 @@ async def get_workflow(name: str, request: Request) -> Response:
 async def delete_workflow(name: str, request: Request) -> Response:
     """Delete every version of `NAME`, or `NAME@VERSION` alone. Jobs that were made of it are not affected."""
     check_operator(request)
-    return JSONResponse({"deleted": await services_of(request).workflows.delete(name)})
+    return JSONResponse({"deleted": await services_of(request).files.workflows.delete(name)})
 
 
 @router.post(
@@ -182,17 +182,17 @@ def _naming(name: str) -> Callable[[JsonObject], JsonObject]:
 
 async def _object_info(services: Services) -> JsonObject:
     """Return the node declarations of an engine. Raises NotReady, EngineUnreachable."""
-    engine = await services.pool.any_known_within(ENGINE_WAIT_SECONDS)
+    engine = await services.engines.pool.any_known_within(ENGINE_WAIT_SECONDS)
     try:
         return await engine.known_object_info()
     except EngineUnreachable:
-        raise services.pool.no_engine() from None
+        raise services.engines.pool.no_engine() from None
 
 
 async def _known_object_info(services: Services) -> JsonObject:
     """Return the node declarations that are known without waiting for an engine; empty for none."""
     try:
-        return await services.pool.any_client.known_object_info()
+        return await services.engines.pool.any_client.known_object_info()
     except EngineUnreachable:
         return {}
 
@@ -201,7 +201,7 @@ async def _workflow_of(
     services: Services, name: str, body: JsonObject, document: JsonObject, object_info: JsonObject
 ) -> StoredWorkflow:
     """Return the workflow of a body, its named inputs found. Raises RequestRejected."""
-    prompt = await as_prompt(document, object_info, services.prompt_rules)
+    prompt = await as_prompt(document, object_info, services.requests.prompt_rules)
     settings = body if FIELD in body else {}
     description, given = settings.get("description") or "", settings.get("inputs")
     problems = []
@@ -214,7 +214,7 @@ async def _workflow_of(
         problems.append(Problem(f"expected an object of at most {MAX_INPUTS} named inputs", "inputs"))
     if problems:
         raise RequestRejected(problems)
-    app = await app_mode_of(document, object_info, services.prompt_rules)
+    app = await app_mode_of(document, object_info, services.requests.prompt_rules)
     if given is None:
         inputs = {key: NamedInput(places) for key, places in app.inputs.items()}
     else:
@@ -244,7 +244,7 @@ async def _shown(
     shown: dict[str, Any] = {
         "name": stored.name,
         "version": stored.version,
-        "versions": await services.workflows.versions(stored.name),
+        "versions": await services.files.workflows.versions(stored.name),
         "created_ms": stored.created_ms,
         "description": stored.description,
         "inputs": {

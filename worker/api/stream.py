@@ -52,7 +52,7 @@ class Event:
 )
 async def stream(job_id: str, request: Request) -> Response:
     """Attach to a job as server-sent events: a snapshot, every change, the result last."""
-    job = await find_job(services_of(request).store, job_id, check_caller(request))
+    job = await find_job(services_of(request).jobs.store, job_id, check_caller(request))
     if job is None:
         return not_found(job_id)
     return stream_of(job, request)
@@ -77,23 +77,23 @@ async def events_of(job: Job, request: Request, *, is_new: bool = False) -> Asyn
     if is_new:
         first = {"request_id": job.public_id, "status": "queued", "message": job.message, "timestamp": time.time()}
         yield Event(0, first)
-    with services.pipeline.feed.watch(job.id) as changed:
+    with services.jobs.pipeline.feed.watch(job.id) as changed:
         shown: dict[str, Any] = {}
         shown_frame: PreviewFrame | None = None
         sent_at = began
-        while not services.pipeline.has_ended(job):
+        while not services.jobs.pipeline.has_ended(job):
             changed.clear()
-            if services.pipeline.is_deferred(job):
+            if services.jobs.pipeline.is_deferred(job):
                 message = "The worker is shutting down; the job is kept and goes on when it starts again"
                 yield Event(
                     job.seq, {"request_id": job.public_id, "status": "error", "message": message, **_times(began)}
                 )
                 return
-            snapshot, frame = _snapshot(services, services.pipeline.visible(job)), job.preview
+            snapshot, frame = _snapshot(services, services.jobs.pipeline.visible(job)), job.preview
             if snapshot != shown or frame is not shown_frame:
                 preview = {} if frame is None or frame is shown_frame else {"preview": _preview(frame)}
                 shown, shown_frame, sent_at, seq = snapshot, frame, time.monotonic(), job.seq
-                await services.store.settle(job)
+                await services.jobs.store.settle(job)
                 yield Event(seq, {**snapshot, **preview, **_times(began)})
             elif time.monotonic() - sent_at > KEEP_ALIVE_SECONDS:
                 sent_at = time.monotonic()
@@ -113,8 +113,8 @@ def _snapshot(services: Services, job: Job) -> dict[str, object]:
         "message": job.message,
         "attempt": job.attempt,
         "progress": job.progress.as_json(),
-        "queue_info": services.queue_info.sizes(),
-        "queue_position": services.queue_info.position_of(job),
+        "queue_info": services.jobs.queue_info.sizes(),
+        "queue_position": services.jobs.queue_info.position_of(job),
         "output_count": len(job.outputs),
     }
 

@@ -96,7 +96,7 @@ class _Submission:
     async def run(self) -> Admitted:
         """Return the job, new or earlier. Raises WorkerError, RecursionError, ClientDisconnect."""
         request, services = self._request, self._services
-        with services.bodies.memory.lease(sender_of(request)) as lease:
+        with services.requests.bodies.memory.lease(sender_of(request)) as lease:
             self._received = await _receive(request, services, lease)
             size_bytes = len(self._received.content)
             body = await _json_of(services, self._received.content)
@@ -110,7 +110,7 @@ class _Submission:
             is_large = size_bytes >= LARGE_BODY_BYTES or not is_plain(payload)
             parsed = await off_loop(is_large, _parse, payload, request, self.is_vast, self._received.files)
             self._parsed = parsed
-            await services.prompt_rules.check_size(parsed.input.workflow_json, size_bytes)
+            await services.requests.prompt_rules.check_size(parsed.input.workflow_json, size_bytes)
             wishes = parsed.wants_base64, parsed.wants_engine_response
             digest = await _apart(is_large, body_hash, parsed.raw, *wishes, is_large=is_large)
             is_named = await self._choose_id(parsed, envelope, digest, identity.key_name)
@@ -130,7 +130,7 @@ class _Submission:
         self.job_id = self._asked_id = clean_id(named) if named else fresh_id()
         self._id_warnings = id_warning(asked, self._asked_id, place) if asked else []
         if named:
-            self.job_id = await id_to_use(self._services.store, self._asked_id, owner)
+            self.job_id = await id_to_use(self._services.jobs.store, self._asked_id, owner)
         bind_contextvars(request_id=self.job_id)
         return bool(named)
 
@@ -142,11 +142,11 @@ class _Submission:
         async def make() -> Job:
             self._has_made_job = True
             num_bytes = await asyncio.to_thread(_bytes_of, parsed.files) if parsed.files else 0
-            services.caller_quota.reserve(counted_as, self.job_id, num_bytes)
+            services.files.caller_quota.reserve(counted_as, self.job_id, num_bytes)
             return await make_job(services, parsed, JobName(self.job_id, self._asked_id, owner, counted_as), digest)
 
         async def admit() -> Admitted:
-            return await services.admission.admit(
+            return await services.jobs.admission.admit(
                 self.job_id, digest, make, parsed.input.priority, self._begin, is_fresh=not is_named, owner=owner
             )
 
@@ -164,22 +164,22 @@ class _Submission:
 
     def _begin(self, job: Job) -> None:
         self._services.platform.job_accepted(job, self._caller)
-        self._services.pipeline.start(job)
+        self._services.jobs.pipeline.start(job)
 
     def refused(self, error: WorkerError) -> Response:
         """Count a refusal, report it to the autoscaler, and return the reply."""
-        self._services.metrics.refused(error.code)
+        self._services.observation.metrics.refused(error.code)
         cost = _asked_cost(self._services, self._parsed)
         self._services.platform.autoscaler.request_refused(cost, self._caller, error)
         return refuse(error, self._asked_id, is_vast=self.is_vast)
 
     async def close(self) -> None:
         """Release what the request holds and its job does not."""
-        self._services.caller_quota.release(self.job_id)
+        self._services.files.caller_quota.release(self.job_id)
         if self._received.files:
             await asyncio.to_thread(self._received.discard)
-        if self._has_made_job and self.job_id not in self._services.store.jobs:
-            self._services.inputs.release(self.job_id)
+        if self._has_made_job and self.job_id not in self._services.jobs.store.jobs:
+            self._services.files.inputs.release(self.job_id)
 
 
 async def _apart(
@@ -199,7 +199,7 @@ def _bytes_of(files: Mapping[str, ReceivedFile]) -> int:
 async def _json_of(services: Services, content: bytes | bytearray) -> dict[str, object]:
     """Return the JSON object of a body. Raises RequestRejected, under Vast with the texts of its own worker."""
     try:
-        return await services.bodies.parse(content)
+        return await services.requests.bodies.parse(content)
     except RequestRejected as error:
         if not services.platform.expects_envelopes:
             raise
@@ -212,7 +212,7 @@ async def _repeated_id(services: Services, envelope: OpenedEnvelope | None, dige
     A job that failed or was cancelled is run again, under a new id.
     """
     repeated = envelope.repeat_id(digest) if envelope else ""
-    earlier = await services.store.find(repeated) if repeated else None
+    earlier = await services.jobs.store.find(repeated) if repeated else None
     is_over = earlier is not None and earlier.state.is_terminal and earlier.state is not JobState.COMPLETED
     return "" if is_over else repeated
 
@@ -234,7 +234,7 @@ def _asked_cost(services: Services, parsed: ParsedRequest | None) -> float:
 async def _receive(request: Request, services: Services, lease: Lease) -> Received:
     """Read the body, any files of it to disk. Raises RequestTooLarge, RequestRejected, DiskLow, Unauthorized."""
     if not is_multipart(request):
-        return Received(await services.bodies.read(request, lease))
+        return Received(await services.requests.bodies.read(request, lease))
     sender = lease.sender
 
     def check_before_file(content: bytearray | None) -> None:
@@ -245,7 +245,7 @@ async def _receive(request: Request, services: Services, lease: Lease) -> Receiv
             envelopes.open(body)
             sender.identify()
 
-    return await read_multipart(request, services.uploads, services.bodies, lease, check_before_file)
+    return await read_multipart(request, services.files.uploads, services.requests.bodies, lease, check_before_file)
 
 
 def _whole(services: Services, body: dict[str, object]) -> dict[str, object]:
@@ -256,7 +256,7 @@ def _whole(services: Services, body: dict[str, object]) -> dict[str, object]:
 def _parse(
     payload: Mapping[str, Any], request: Request, is_vast: bool, files: Mapping[str, ReceivedFile]
 ) -> ParsedRequest:
-    found_json = FoundJson(services_of(request).bodies.structure)
+    found_json = FoundJson(services_of(request).requests.bodies.structure)
     payload = open_request(payload, found_json)
     try:
         parsed = parse_generate(payload, found_json)

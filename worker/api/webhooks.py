@@ -57,7 +57,7 @@ async def webhooks(
     before_ms: int | None = Query(None, ge=0, lt=2**63),
 ) -> dict[str, Any]:
     """Return the newest webhooks, optionally those in one state; `before_ms` (a `created_ms`) continues from there."""
-    rows, counts = await services_of(request).outbox.page(state, limit, before_ms)
+    rows, counts = await services_of(request).deliveries.outbox.page(state, limit, before_ms)
     return {"counts": counts, "webhooks": [_shown(row) for row in rows]}
 
 
@@ -65,7 +65,7 @@ async def webhooks(
 @takes_little
 async def redeliver_dead(request: Request) -> dict[str, int]:
     """Schedule every dead webhook for delivery now, with its full number of tries."""
-    return {"redelivered": await services_of(request).outbox.redeliver_dead()}
+    return {"redelivered": await services_of(request).deliveries.outbox.redeliver_dead()}
 
 
 @router.post("/webhooks/test", operation_id="test_webhook", response_model=ReceiverTested)
@@ -73,11 +73,11 @@ async def redeliver_dead(request: Request) -> dict[str, int]:
 async def try_receiver(asked: ReceiverTest, request: Request) -> JSONResponse:
     """Send a test notice once and return the outcome of its delivery."""
     services = services_of(request)
-    if asked.url and asked.url != services.webhook.url:
-        services.check_webhook_url(asked.url)
-    if not asked.url and not services.webhook.url:
+    if asked.url and asked.url != services.deliveries.webhook.url:
+        services.deliveries.check_webhook_url(asked.url)
+    if not asked.url and not services.deliveries.webhook.url:
         return JSONResponse({"delivered": False, "error": "give `url`: the worker has none"}, status_code=422)
-    outcome = await services.outbox.try_once(asked.url, asked.secret, asked.timeout)
+    outcome = await services.deliveries.outbox.try_once(asked.url, asked.secret, asked.timeout)
     return JSONResponse({"delivered": outcome.is_delivered, "error": outcome.error or None})
 
 
@@ -92,7 +92,7 @@ async def try_receiver(asked: ReceiverTest, request: Request) -> JSONResponse:
 async def redeliver(webhook_id: str, request: Request, asked: Redelivery | None = None) -> dict[str, Any]:
     """Schedule one webhook for delivery now, in any state, with its full number of tries."""
     asked = asked or Redelivery()
-    return _shown(await services_of(request).outbox.redeliver(webhook_id, asked.secret, asked.url))
+    return _shown(await services_of(request).deliveries.outbox.redeliver(webhook_id, asked.secret, asked.url))
 
 
 def _shown(row: WebhookRow) -> dict[str, object]:

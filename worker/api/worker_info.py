@@ -37,12 +37,12 @@ async def worker(request: Request) -> dict[str, Any]:
     checkpoints = await _checkpoints(services)
     return {
         "version": version(),
-        "is_ready": services.gate.is_open and bool(services.pool.clients_serving),
-        "devices": [device for engine in services.pool.clients_serving for device in await _devices(engine)],
+        "is_ready": services.jobs.gate.is_open and bool(services.engines.pool.clients_serving),
+        "devices": [device for engine in services.engines.pool.clients_serving for device in await _devices(engine)],
         "checkpoints": checkpoints,
         "is_demo_only": [item["name"] for item in checkpoints] == [DEMO_CHECKPOINT],
-        "benchmark": _measured(services.qualification),
-        "jobs": _pace(services.run_clock),
+        "benchmark": _measured(services.engines.qualification),
+        "jobs": _pace(services.jobs.run_clock),
         "caller": {
             "key_name": "" if caller is None else caller.key_name,
             "scopes": [] if caller is None else sorted(scope.value for scope in caller.scopes),
@@ -63,10 +63,10 @@ async def engines(request: Request) -> list[dict[str, Any]]:
     """
     check_operator(request)
     services = services_of(request)
-    clients = {client.url: client for client in services.pool.clients_serving}
+    clients = {client.url: client for client in services.engines.pool.clients_serving}
     return [
         {**engine_as_json(report), "memory": await _memory(clients.get(report.url))}
-        for report in services.fleet.reports()
+        for report in services.engines.fleet.reports()
     ]
 
 
@@ -89,7 +89,7 @@ async def _devices(engine: EngineClient) -> list[dict[str, Any]]:
 
 
 async def _checkpoints(services: Services) -> list[dict[str, Any]]:
-    engine = services.pool.any_client
+    engine = services.engines.pool.any_client
     with contextlib.suppress(EngineUnreachable):
         if engine.has_check:
             found = await engine.families.checkpoints()

@@ -43,9 +43,9 @@ async def reply_to(request: Request, work: Work) -> Response:
     services = services_of(request)
     try:
         check_caller(request)
-        with services.bodies.memory.lease(sender_of(request)) as lease:
-            content = await services.bodies.read(request, lease)
-            body = await services.bodies.parse(content)
+        with services.requests.bodies.memory.lease(sender_of(request)) as lease:
+            content = await services.requests.bodies.read(request, lease)
+            body = await services.requests.bodies.parse(content)
             made = await while_connected(request, work(services, body, len(content)))
         return await off_loop(needs_thread(made), JSONResponse, made)
     except ClientDisconnect:
@@ -72,14 +72,14 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, Answer]) -
 async def checked_workflow(services: Services, body: JsonObject, size_bytes: int) -> JsonObject:
     """Return the workflow of a body within the limits of size. Raises RequestRejected."""
     workflow = await workflow_of(services, body)
-    await services.prompt_rules.check_size(workflow, size_bytes)
+    await services.requests.prompt_rules.check_size(workflow, size_bytes)
     return workflow
 
 
 async def workflow_of(services: Services, body: JsonObject) -> JsonObject:
     """Return the workflow of a body, one in a text or a file unpacked in a thread. Raises RequestRejected."""
     is_plain = is_workflow(body) or is_workflow(body.get(FIELD))
-    return await off_loop(not is_plain or needs_thread(body), workflow_in, body, services.bodies.structure)
+    return await off_loop(not is_plain or needs_thread(body), workflow_in, body, services.requests.bodies.structure)
 
 
 def workflow_in(body: JsonObject, limits: JsonLimits) -> JsonObject:

@@ -31,10 +31,10 @@ class Announcements:
     def ready(self, *, was_closed: bool) -> None:
         services, platform = self._services, self._services.platform
         platform.autoscaler.error_cleared()
-        measured = measured_speed(services.qualification.report, platform.workload)
-        is_estimate = bool(services.qualification.report.get("workload_is_estimate"))
-        num_engines = max(1, len(services.pool.clients_serving))
-        services.run_clock.expect(measured / num_engines, is_estimate=is_estimate)
+        measured = measured_speed(services.engines.qualification.report, platform.workload)
+        is_estimate = bool(services.engines.qualification.report.get("workload_is_estimate"))
+        num_engines = max(1, len(services.engines.pool.clients_serving))
+        services.jobs.run_clock.expect(measured / num_engines, is_estimate=is_estimate)
         platform.autoscaler.loaded(measured or assumed_speed(platform.workload))
         self._on_ready()
         if was_closed:
@@ -56,7 +56,7 @@ class Announcements:
 
     def no_engine_left(self) -> None:
         """End the worker: no engine of ours comes back. The jobs stay on disk for the front that replaces it."""
-        self._services.gate.close("No engine can be started any more")
+        self._services.jobs.gate.close("No engine can be started any more")
         self._services.platform.autoscaler.error_set("No engine can be started any more")
         write_marker("BACKEND_UNRECOVERABLE")
         self._stop_server(EXIT_UNRECOVERABLE)

@@ -81,16 +81,16 @@ def create_app(services: Services, lifespan: AbstractAsyncContextManager[None] |
 
     app = FastAPI(openapi_url=None, lifespan=None if lifespan is None else enter)
     app.state.services = services
-    app.state.sync_waiters = SyncWaiters(services.pipeline, services.limits.sync_grace_seconds)
+    app.state.sync_waiters = SyncWaiters(services.jobs.pipeline, services.jobs.limits.sync_grace_seconds)
     app.state.openapi = DocumentCache()
     app.state.openapi_of_callers = DocumentCache()  # with the stored workflows
-    app.add_middleware(SmallBodies, limits=services.bodies.structure, routes=app.router.routes)
+    app.add_middleware(SmallBodies, limits=services.requests.bodies.structure, routes=app.router.routes)
     app.add_middleware(PackedBodies)
     app.add_middleware(PageHeaders)
-    if services.has_access_log:
+    if services.observation.has_access_log:
         app.add_middleware(AccessLog)
-    app.add_middleware(RequestTracing, tracer=services.tracer)
-    app.add_middleware(RequestMetrics, metrics=services.http_metrics)
+    app.add_middleware(RequestTracing, tracer=services.observation.tracer)
+    app.add_middleware(RequestMetrics, metrics=services.requests.http_metrics)
     for router in (*(part.router for part in PARTS), *dialect_routers()):
         # Not `include_router`, which analyses every route and the forms of its replies anew for the first request.
         app.router.routes.extend(router.routes)

@@ -107,8 +107,8 @@ class Front:
             setting_warnings,
         )
         self._intake = build_intake(settings.broker, services, self._jobs.has_room)
-        self.services = replace(services, intake=self._intake)
-        self._families = FamilyLearning(self._fleet.pool, services.modifiers)
+        self.services = replace(services, jobs=replace(services.jobs, intake=self._intake))
+        self._families = FamilyLearning(self._fleet.pool, services.requests.modifiers)
         self._announcements = Announcements(
             services,
             lambda: self._tasks.spawn(self._families.learn()),
@@ -187,7 +187,7 @@ class Front:
             self._tasks.spawn(self._intake.run_forever())
         self._tasks.spawn(expiry.run_forever())
         self._tasks.spawn(HeapTrimming().run_forever())
-        self._tasks.spawn(self.services.manifest_state.run_forever())
+        self._tasks.spawn(self.services.files.manifest_state.run_forever())
         if self._settings.models.limits_disk:
             self._tasks.spawn(storage.models.run_forever())
         try:
@@ -213,8 +213,8 @@ class Front:
         await self._platform.close()
         if storage.checkpoints is not None:
             await storage.checkpoints.close()
-        if self.services.interface is not None:
-            await self.services.interface.close()
+        if self.services.engines.interface is not None:
+            await self.services.engines.interface.close()
         await storage.external_io.close()
         await storage.models.close()
         self._spans.close()

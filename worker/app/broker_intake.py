@@ -26,28 +26,28 @@ def build_intake(config: BrokerConfig, services: Services, has_room: Callable[[]
 
     def routing_facts() -> JsonObject:
         """Return the facts of gateways' routing: speed, price of an hour, and seconds until a new job would begin."""
-        seconds = services.run_clock.seconds_of(1.0)
+        seconds = services.jobs.run_clock.seconds_of(1.0)
         return {
             "speed": 1 / seconds if seconds > 0 else 0.0,
             "price_per_hour": config.price_per_hour,
-            "wait_seconds": round(services.queue_info.wait_of_a_new_job(), 3),
+            "wait_seconds": round(services.jobs.queue_info.wait_of_a_new_job(), 3),
         }
 
     def models_of(job: Job) -> list[str]:
-        nodes = services.pool.any_client.facts.last_object_info
+        nodes = services.engines.pool.any_client.facts.last_object_info
         return [file.name for file in model_files_in(job.prompt, nodes)]
 
     return Intake(
         broker,
         config,
-        lambda: services.pool.num_places,
-        services.store,
-        services.pipeline,
+        lambda: services.engines.pool.num_places,
+        services.jobs.store,
+        services.jobs.pipeline,
         accept=lambda delivery: accept_message(services, delivery),
         refuse=lambda delivery, error: refuse_message(services, delivery, error),
         result_of=lambda job: message_result(services, job),
         has_room=has_room,
         models_of=models_of,
-        node_list=lambda: services.pool.any_client.known_object_info(),
+        node_list=lambda: services.engines.pool.any_client.known_object_info(),
         facts=routing_facts,
     )

@@ -28,11 +28,11 @@ def build_readiness(
         return await inputs.fetch_for(prompt, "benchmark", None, engine)
 
     return Readiness(
-        Qualifier(config, base, settings.folders.state_path, services.modifiers, fetch_inputs),
-        WarmUp(settings.warm_up, services.modifiers, fetch_inputs, services.models.preload_names),
-        services.pool,
-        services.gate,
-        services.qualification,
+        Qualifier(config, base, settings.folders.state_path, services.requests.modifiers, fetch_inputs),
+        WarmUp(settings.warm_up, services.requests.modifiers, fetch_inputs, services.files.models.preload_names),
+        services.engines.pool,
+        services.jobs.gate,
+        services.engines.qualification,
         phases,
         config.on_fail,
         announcements,

@@ -13,6 +13,7 @@ import uvicorn
 
 from darkroom.modifiers.registry import build_registry
 from darkroom.worker.api.busy import busy
+from darkroom.worker.api.services import RequestServices
 from darkroom.worker.app.integrations import build_producer, gateway_routers, unsigned_envelopes
 from darkroom.worker.errors import SettingsInvalid, WorkerError
 from darkroom.worker.gateway.app import create_gateway_app
@@ -64,7 +65,16 @@ def build_services(settings: Settings) -> GatewayServices:
     per_second = settings.callers.requests_per_second
     rates = None if per_second is None else RequestRates(settings.database, per_second)
     return GatewayServices(
-        http_metrics=http_metrics,
+        requests=RequestServices(
+            guard=Gatekeeper(settings.auth_config()),
+            caller_limits=settings.callers,
+            caller_rates=RateLimits(settings.callers),
+            bodies=Bodies(settings.bodies, settings.json_limits()),
+            modifiers=build_registry(settings.folders.modifiers_path),
+            prompt_rules=PromptRules(settings.prompts, settings.node_policy),
+            http_metrics=http_metrics,
+            metrics_are_open=settings.access.metrics_are_open,
+        ),
         envelopes=unsigned_envelopes(),
         dialects=tuple(gateway_routers()),
         metrics=GatewayMetrics(http_metrics),
@@ -73,7 +83,6 @@ def build_services(settings: Settings) -> GatewayServices:
             AddressGuard(settings.network.private_hosts),
             settings.s3.endpoint_url,
         ),
-        metrics_are_open=settings.access.metrics_are_open,
         gateway=Gateway(
             JobRecords(settings.database),
             build_producer(settings.broker),
@@ -82,13 +91,7 @@ def build_services(settings: Settings) -> GatewayServices:
             settings.retention,
             rates,
         ),
-        guard=Gatekeeper(settings.auth_config()),
-        caller_limits=settings.callers,
-        caller_rates=RateLimits(settings.callers),
         request_rates=rates,
-        bodies=Bodies(settings.bodies, settings.json_limits()),
-        modifiers=build_registry(settings.folders.modifiers_path),
-        prompt_rules=PromptRules(settings.prompts, settings.node_policy),
         fetches_models=settings.models.fetch_missing != "off",
     )
 

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 import structlog
 
 from darkroom.modifiers.registry import ModifierRegistry, build_registry
-from darkroom.worker.api.services import PlatformRoutes, Services
+from darkroom.worker.api.services import (
+    DeliveryServices,
+    EngineServices,
+    FileServices,
+    JobServices,
+    ObservationServices,
+    PlatformRoutes,
+    RequestServices,
+    Services,
+)
 from darkroom.worker.app.job_area import JobArea
 from darkroom.worker.app.link_key import link_key
 from darkroom.worker.app.metrics import MetricsArea
@@ -56,54 +65,75 @@ def build_services(
 ) -> Services:
     """Build the services without the intake. `benchmark_now` runs the benchmark on request. Raises StateUnusable."""
     storage, jobs, pool = areas.storage, areas.jobs, areas.fleet.pool
-    external_io = storage.external_io
     return Services(
-        store=storage.store,
-        pool=pool,
-        fleet=areas.fleet,
-        pipeline=jobs.pipeline,
-        admission=jobs.admission,
-        gate=jobs.gate,
-        inputs=external_io.inputs,
-        models=storage.models,
-        manifest_state=ManifestState(storage.models.library, pool),
-        uploads=external_io.uploads,
-        modifiers=_modifiers(settings),
-        links=LinkSigner(link_key(settings.folders.state_path)),
-        metrics=areas.metrics.metrics,
-        http_metrics=areas.metrics.http,
-        scrape=areas.metrics.scrape,
-        tracer=areas.tracer,
-        examine=lambda: examine(settings, setting_warnings, is_within_worker=True),
-        guard=external_io.guard,
-        qualification=Qualification(benchmark_now),
-        outputs=settings.outputs,
-        webhook=settings.webhook,
-        limits=jobs.limits,
-        supervision=settings.supervision,
-        floors=jobs.floors,
-        prompt_rules=PromptRules(settings.prompts, settings.node_policy),
-        workflows=WorkflowStore(storage.store),
-        assets=storage.assets,
-        caller_limits=settings.callers,
-        caller_rates=RateLimits(settings.callers),
-        caller_quota=jobs.quota,
-        removal=jobs.removal,
-        redelivery=Redelivery(storage.store, external_io.outputs),
-        bodies=Bodies(settings.bodies, settings.json_limits()),
-        connections=connections,
-        check_webhook_url=external_io.check_webhook_url,
-        targets=external_io.targets,
+        requests=RequestServices(
+            guard=storage.external_io.guard,
+            caller_limits=settings.callers,
+            caller_rates=RateLimits(settings.callers),
+            bodies=Bodies(settings.bodies, settings.json_limits()),
+            modifiers=_modifiers(settings),
+            prompt_rules=PromptRules(settings.prompts, settings.node_policy),
+            http_metrics=areas.metrics.http,
+            metrics_are_open=settings.access.metrics_are_open,
+        ),
+        jobs=JobServices(
+            store=storage.store,
+            pipeline=jobs.pipeline,
+            admission=jobs.admission,
+            gate=jobs.gate,
+            queue_info=jobs.queue_info,
+            run_clock=jobs.run_clock,
+            limits=jobs.limits,
+        ),
+        engines=EngineServices(
+            pool=pool,
+            fleet=areas.fleet,
+            supervision=settings.supervision,
+            floors=jobs.floors,
+            qualification=Qualification(benchmark_now),
+            sessions=BrowserSessions(),
+            interface=EngineInterface(pool) if settings.engine.has_front_end else None,
+            price_per_hour=settings.broker.price_per_hour,
+        ),
+        files=_files(areas),
+        deliveries=_deliveries(settings, areas),
+        observation=ObservationServices(
+            metrics=areas.metrics.metrics,
+            scrape=areas.metrics.scrape,
+            tracer=areas.tracer,
+            examine=lambda: examine(settings, setting_warnings, is_within_worker=True),
+            connections=connections,
+            has_access_log=settings.log.has_access_log,
+        ),
         platform=areas.platform,
         platform_routes=areas.platform_routes,
-        queue_info=jobs.queue_info,
-        metrics_are_open=settings.access.metrics_are_open,
-        run_clock=jobs.run_clock,
+    )
+
+
+def _files(areas: Areas) -> FileServices:
+    storage = areas.storage
+    return FileServices(
+        inputs=storage.external_io.inputs,
+        uploads=storage.external_io.uploads,
+        assets=storage.assets,
+        workflows=WorkflowStore(storage.store),
+        models=storage.models,
+        manifest_state=ManifestState(storage.models.library, areas.fleet.pool),
+        caller_quota=areas.jobs.quota,
+        removal=areas.jobs.removal,
+    )
+
+
+def _deliveries(settings: Settings, areas: Areas) -> DeliveryServices:
+    storage = areas.storage
+    return DeliveryServices(
+        outputs=settings.outputs,
+        links=LinkSigner(link_key(settings.folders.state_path)),
+        targets=storage.external_io.targets,
+        webhook=settings.webhook,
+        check_webhook_url=storage.external_io.check_webhook_url,
+        redelivery=Redelivery(storage.store, storage.external_io.outputs),
         outbox=storage.outbox,
-        sessions=BrowserSessions(),
-        interface=EngineInterface(pool) if settings.engine.has_front_end else None,
-        has_access_log=settings.log.has_access_log,
-        price_per_hour=settings.broker.price_per_hour,
         shows_folders=not settings.asks_for_keys,
     )
 

@@ -43,12 +43,12 @@ def create_gateway_app(services: GatewayServices, *, has_access_log: bool = Fals
         *router.routes,
         *(route for dialect in services.dialects for route in dialect.routes),
     ]
-    app.add_middleware(SmallBodies, limits=services.bodies.structure, routes=routes)
+    app.add_middleware(SmallBodies, limits=services.requests.bodies.structure, routes=routes)
     app.add_middleware(PackedBodies)
     app.add_middleware(PageHeaders)
     if has_access_log:
         app.add_middleware(AccessLog)
-    app.add_middleware(RequestMetrics, metrics=services.http_metrics)
+    app.add_middleware(RequestMetrics, metrics=services.requests.http_metrics)
     app.include_router(probes.router)
     for counted in (router, *services.dialects):
         app.include_router(counted, dependencies=[Depends(count_request)])

@@ -28,6 +28,6 @@ async def count_request(request: Request) -> None:
 def _identity(request: Request) -> Identity:
     peer = None if request.client is None else request.client.host
     try:
-        return services_of(request).guard.check(peer, request.headers.items(), has_vast_envelope=False)
+        return services_of(request).requests.guard.check(peer, request.headers.items(), has_vast_envelope=False)
     except Unauthorized:
         return nobody(request)

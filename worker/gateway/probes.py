@@ -23,7 +23,7 @@ router = APIRouter(tags=["worker"])
 async def metrics(request: Request) -> Response:
     """Return Prometheus metrics of this gateway and of the fleet; for operators only where METRICS_OPEN is off."""
     services = services_of(request)
-    if not services.metrics_are_open:
+    if not services.requests.metrics_are_open:
         check_operator(request)
     return Response(await services.metrics.text(services.gateway), media_type="text/plain; version=0.0.4")
 
@@ -50,4 +50,4 @@ async def ready(request: Request) -> JSONResponse:
 @router.get("/modifiers", operation_id="list_modifiers", responses={200: {"model": list[ModifierEntry]}})
 async def modifiers(request: Request) -> list[dict[str, Any]]:
     """Return every modifier with the JSON schema of its modifications."""
-    return services_of(request).modifiers.describe()
+    return services_of(request).requests.modifiers.describe()

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from darkroom.modifiers.registry import ModifierRegistry
 from darkroom.worker.api.body_sizes import takes_jobs, takes_little
 from darkroom.worker.api.declared import ENDINGS, EVENT_STREAM, SUBMISSION, SUBMISSION_HEADERS, refusals
 from darkroom.worker.api.job_list import MAX_PAGE, Moment, owners_of, page_of
@@ -22,7 +21,7 @@ from darkroom.worker.api.request_forms import open_request
 from darkroom.worker.api.request_warnings import find_form_warnings, id_warning
 from darkroom.worker.api.results import check_caller, not_found
 from darkroom.worker.api.schemas import ParsedRequest, is_true, parse_generate
-from darkroom.worker.api.services import RequestGuard
+from darkroom.worker.api.services import RequestServices
 from darkroom.worker.autoscaler.envelope import Envelopes
 from darkroom.worker.concurrency.off_loop import off_loop
 from darkroom.worker.errors import JobNotEnded, NotReady, Problem, RequestIdTaken, RequestRejected, http_status_for_vast
@@ -33,18 +32,14 @@ from darkroom.worker.gateway.metrics import GatewayMetrics
 from darkroom.worker.gateway.placing import placed
 from darkroom.worker.gateway.request_limits import RequestLimits
 from darkroom.worker.gateway.request_rates import RequestRates
-from darkroom.worker.guard.bodies import Bodies, Sender
+from darkroom.worker.guard.bodies import Sender
 from darkroom.worker.guard.json_scan import FoundJson
-from darkroom.worker.guard.rate_limits import RateLimits
 from darkroom.worker.jobs.admission import clean_id, fresh_id
 from darkroom.worker.jobs.envelope import result_of
 from darkroom.worker.jobs.ownership import find_job, id_to_use, own_id
 from darkroom.worker.json import finite as finite_json
 from darkroom.worker.json.finite import FiniteJSONResponse
 from darkroom.worker.json.values import JsonObject
-from darkroom.worker.observe.http_metrics import HttpMetrics
-from darkroom.worker.prompts.rules import PromptRules
-from darkroom.worker.settings.jobs import CallerLimits
 from darkroom.worker.sources.broker import BrokerUnreachable
 from darkroom.worker.storage.job import Job, JobState, body_hash
 from darkroom.worker.storage.job_list import JobFilter
@@ -55,21 +50,14 @@ HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 @dataclass(frozen=True, slots=True)
 class GatewayServices:
-    """Services that the routes use, with the names of `Services`, whose check of callers serves here too."""
+    """Services that the routes use. The check of callers takes their `requests`, as it does those of a worker."""
 
     gateway: Gateway
-    guard: RequestGuard
-    caller_limits: CallerLimits
-    caller_rates: RateLimits
+    requests: RequestServices
     request_rates: RequestRates | None
-    bodies: Bodies
-    modifiers: ModifierRegistry
-    prompt_rules: PromptRules
-    http_metrics: HttpMetrics
     metrics: GatewayMetrics
     limits: RequestLimits
     envelopes: Envelopes
-    metrics_are_open: bool = False
     dialects: tuple[APIRouter, ...] = ()
     fetches_models: bool = False
 
@@ -235,16 +223,16 @@ async def _submitted(request: Request) -> Job:
     if request.headers.get("content-type", "").startswith("multipart/"):
         message = "Content-Type: not taken by a gateway; got multipart/form-data, expected application/json"
         raise RequestRejected([Problem(message, field="Content-Type")])
-    with services.bodies.memory.lease(Sender(is_known=True)) as lease:
-        content = await services.bodies.read(request, lease)
-        body = _without_envelope(await services.bodies.parse(content), request)
+    with services.requests.bodies.memory.lease(Sender(is_known=True)) as lease:
+        content = await services.requests.bodies.read(request, lease)
+        body = _without_envelope(await services.requests.bodies.parse(content), request)
         parsed = await off_loop(True, _parsed, body, request)
     services.limits.check(parsed.input)
     work = await check_request(
         parsed.input,
-        services.modifiers,
+        services.requests.modifiers,
         await gateway.fleet.node_lists(),
-        services.prompt_rules,
+        services.requests.prompt_rules,
         fetches_models=services.fetches_models,
     )
     num_queued = 0 if parsed.input.deadline is None else await gateway.num_queued()
@@ -277,7 +265,7 @@ def _without_envelope(body: JsonObject, request: Request) -> JsonObject:
 
 
 def _parsed(body: Mapping[str, Any], request: Request) -> ParsedRequest:
-    found_json = FoundJson(services_of(request).bodies.structure)
+    found_json = FoundJson(services_of(request).requests.bodies.structure)
     body = open_request(body, found_json)
     given = parse_generate(body, found_json)
     raw = body["input"]

@@ -52,7 +52,7 @@ async def test_each_input_counts_as_a_request(tmp_path: Path) -> None:
 async def test_an_unexpected_failure_of_one_input_stops_no_other(
     front: RunningFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rules = front.front.services.prompt_rules
+    rules = front.front.services.requests.prompt_rules
     check_size = rules.check_size
 
     async def failing(workflow: dict[str, Any], size_bytes: int = 0) -> None:

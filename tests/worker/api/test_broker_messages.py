@@ -15,7 +15,7 @@ from tests.worker.running_front import RunningFront
 async def test_a_message_over_the_limits_of_json_is_not_parsed_for_its_webhook(front: RunningFront) -> None:
     services = front.front.services
     hook = {"input": {"webhook": {"url": "https://example.com/hook"}, "metadata": {"a": 1}}}
-    many = [0] * (services.bodies.structure.max_elements + 1)
+    many = [0] * (services.requests.bodies.structure.max_elements + 1)
     large = Delivery("large", json.dumps({**hook, "more": many}).encode(), "receipt-1")
     with pytest.raises(RequestRejected) as raised:
         await accept_message(services, large)

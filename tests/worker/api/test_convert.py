@@ -24,7 +24,7 @@ async def test_a_page_runs_as_its_prompt_does_and_goes_into_the_images(front: Ru
     assert response.status_code == 200 and response.json()["output"], response.text
     waiting = page(node(1, "Wait", [60.0]))
     await front.http.post("/generate", json={"input": {"workflow_json": waiting, "request_id": "page"}})
-    job = front.front.services.store.jobs["page"]
+    job = front.front.services.jobs.store.jobs["page"]
     assert dict(job.prompt) == {"1": {"class_type": "Wait", "inputs": {"seconds": 60.0}, "_meta": {"title": "Wait"}}}
     assert job.request.extra["extra_pnginfo"] == {"workflow": waiting}
     await front.http.post("/cancel/page")

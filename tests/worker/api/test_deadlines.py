@@ -33,7 +33,7 @@ async def test_a_request_that_would_be_late_or_too_dear_is_refused_with_what_it_
 async def test_a_job_that_would_be_late_goes_before_those_that_have_time(tmp_path: Path, engine: FakeEngine) -> None:
     async with running_front(tmp_path, engine) as front:
         await front.sync(wait(0.3))  # so that a speed is known
-        pace, jobs = front.front.services.run_clock, front.front.services.store.jobs
+        pace, jobs = front.front.services.jobs.run_clock, front.front.services.jobs.store.jobs
         await front.http.post("/generate", json={"input": {"workflow_json": wait(60), "request_id": "runs"}})
         await front.until_message("runs", "Progress")
         for name in ("next", "one", "two"):
@@ -44,7 +44,7 @@ async def test_a_job_that_would_be_late_goes_before_those_that_have_time(tmp_pat
             return time.monotonic() - running.began_at > pace.seconds_of(running.cost)
 
         await until(is_over_its_time)  # from now on the estimates do not change
-        wanted = front.front.services.queue_info.wait_of_a_new_job() + 0.5 * seconds
+        wanted = front.front.services.jobs.queue_info.wait_of_a_new_job() + 0.5 * seconds
         late = await front.http.post("/generate", json=body(request_id="late", deadline=wanted))
         assert late.status_code == 202, late.text
         order = [entry["id"] for entry in (await front.http.get("/queue-info")).json()["jobs"]]

@@ -16,8 +16,8 @@ from tests.worker.running_front import RunningFront, running_front, until
 @pytest.fixture
 async def own(front: RunningFront) -> AsyncIterator[RunningFront]:
     """A front that treats its engine as its own."""
-    front.front.services.pool._give_up_seconds = None
-    for client in front.front.services.pool.clients:
+    front.front.services.engines.pool._give_up_seconds = None
+    for client in front.front.services.engines.pool.clients:
         client.presence.is_supervised = True
     yield front
     front.engine.is_down = False
@@ -27,7 +27,7 @@ async def take_away(front: RunningFront) -> None:
     front.engine.is_down = True
 
     async def is_gone() -> bool:
-        return not front.front.services.pool.clients_up
+        return not front.front.services.engines.pool.clients_up
 
     await until(is_gone)
 
@@ -50,7 +50,7 @@ async def test_while_our_engine_restarts_jobs_are_accepted_and_wait(own: Running
 
 async def test_a_job_sent_in_the_moment_in_which_our_engine_dies_is_accepted_and_waits(own: RunningFront) -> None:
     own.engine.is_down = True  # which nobody has noticed
-    assert own.front.services.pool.clients_up
+    assert own.front.services.engines.pool.clients_up
     assert (await submit(own, "at-once", draw())).status_code == 202
     assert (await own.http.post("/generate/batch", json={"inputs": [{"workflow_json": draw("b")}]})).status_code == 202
     other = asyncio.create_task(own.sync(draw("other")))

@@ -256,7 +256,7 @@ async def test_an_engine_that_dies_in_mid_job_is_waited_for_and_gets_the_job_onc
     front.engine.is_down = True
     front.engine.forget_everything()
     front.engine.go_on.set()
-    (client,) = front.front.services.pool.clients
+    (client,) = front.front.services.engines.pool.clients
     client.facts.forget_object_info()
     client.mark_lost()  # what the supervisor says at once
     await asyncio.sleep(0.3)

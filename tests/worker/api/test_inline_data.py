@@ -27,7 +27,7 @@ async def test_a_job_that_waits_holds_none_of_its_images_and_survives_a_restart_
     tmp_path: Path, engine: FakeEngine
 ) -> None:
     async with running_front(tmp_path, engine) as front:
-        front.front.services.pool.pause()
+        front.front.services.engines.pool.pause()
         body = {"input": {"workflow_json": two_images(), "request_id": "one"}}
         assert (await front.http.post("/generate", json=body)).status_code == 202
         assert len(str(front.front.store.jobs["one"].prompt)) < 1000
@@ -49,5 +49,5 @@ async def test_data_that_is_no_image_is_refused_before_there_is_a_job(front: Run
     (problem,) = reply.json()["error"]["problems"]
     assert (problem["node_id"], problem["field"], problem["type"]) == ("3", "image", "input_broken")
     assert (await front.http.get("/result/one")).status_code == 404
-    await front.front.services.inputs.forget_unused(2**40, 0)  # type: ignore[attr-defined]
+    await front.front.services.files.inputs.forget_unused(2**40, 0)  # type: ignore[attr-defined]
     assert list((front.front.store.directory / "inputs").iterdir()) == []

@@ -179,7 +179,7 @@ async def test_a_job_that_no_engine_begins_in_time_expires(front: RunningFront) 
         await front.http.post(f"/cancel/{name}")
     assert "late-1" not in front.engine.runs
     assert (await made(front, "next", expires=60))["status"] == "completed"
-    assert front.front.services.pipeline.check_integrity() == []
+    assert front.front.services.jobs.pipeline.check_integrity() == []
 
 
 async def test_a_job_expires_while_no_engine_is_there_and_over_a_restart(tmp_path: Path, engine: FakeEngine) -> None:

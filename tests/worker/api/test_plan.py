@@ -60,7 +60,7 @@ async def test_a_workflow_that_runs_lacks_nothing(front: RunningFront) -> None:
 
 
 async def test_a_run_has_a_price_once_the_pace_is_known(front: RunningFront) -> None:
-    front.front.services.run_clock.expect(2.0)
+    front.front.services.jobs.run_clock.expect(2.0)
     response = await front.http.post(
         "/plan", params={"price_per_hour": 3600}, json={"workflow_json": drawing("here.safetensors")}
     )

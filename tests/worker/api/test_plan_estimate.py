@@ -127,7 +127,7 @@ async def test_a_network_of_another_size_is_priced_by_its_size(front: RunningFro
     "name", ["mystery.safetensors", "ltx-2-19b-dev.safetensors", "hunyuanvideo1.5_720p.safetensors"]
 )
 async def test_a_model_of_unknown_family_has_no_number_but_a_reason(front: RunningFront, name: str) -> None:
-    front.front.services.run_clock.expect(2.0)
+    front.front.services.jobs.run_clock.expect(2.0)
     for terms in ({}, {"card": "H100", "price_per_hour": 1}):
         plan = await plan_of(front, sampling("UNETLoader", name), **terms)
         estimate = plan["estimate"]
@@ -164,7 +164,7 @@ async def test_a_worker_without_jobs_and_benchmark_has_no_seconds(front: Running
 
 
 async def test_a_processors_pace_counts_in_operations(front: RunningFront) -> None:
-    front.front.services.run_clock.expect(1.0)
+    front.front.services.jobs.run_clock.expect(1.0)
     workflow = sampling("CheckpointLoaderSimple", "here.safetensors")
     on_card = (await plan_of(front, workflow))["estimate"]["run_seconds"]
     assert isinstance(front.engine, EngineWithFamilies)
@@ -175,7 +175,7 @@ async def test_a_processors_pace_counts_in_operations(front: RunningFront) -> No
 async def test_a_job_that_brings_its_model_costs_what_the_plan_says(front: RunningFront) -> None:
     workflow = sampling("UNETLoader", "flux1-dev.safetensors")
     services = front.front.services
-    engine = services.pool.clients_serving[0]
+    engine = services.engines.pool.clients_serving[0]
     planned = (await plan_of(front, workflow))["estimate"]["load_units"]
     work = PromptWork(workflow, await engine.known_object_info())
     assert (await price_of(services, work, engine, {})).cost == pytest.approx(planned, rel=0.01)

@@ -68,11 +68,11 @@ async def test_a_client_that_leaves_ends_its_connection_and_not_its_job(front: R
         await socket.send(json.dumps(body))
         while "Progress" not in json.loads(await socket.recv())["message"]:
             pass
-        assert front.front.services.connections.num_connections >= 1
-        held = front.front.services.connections.num_connections
+        assert front.front.services.observation.connections.num_connections >= 1
+        held = front.front.services.observation.connections.num_connections
 
     async def is_released() -> bool:
-        return front.front.services.connections.num_connections < held
+        return front.front.services.observation.connections.num_connections < held
 
     await until(is_released)
     front.engine.go_on.set()

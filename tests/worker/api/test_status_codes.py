@@ -52,7 +52,7 @@ async def test_422_for_whatever_is_wrong_with_a_request_and_no_time_of_the_gpu(f
 async def test_503_with_its_id_for_whoever_waits_for_a_job_that_is_left_for_the_next_start(front: RunningFront) -> None:
     waiting = asyncio.create_task(front.sync(wait(), request_id="kept"))
     await front.until_message("kept", "Progress")
-    await front.front.services.pipeline.drain(0)
+    await front.front.services.jobs.pipeline.drain(0)
     response = await waiting
     assert_says_come_again(response, 503, "draining")
     assert response.json()["id"] == "kept"
@@ -128,7 +128,7 @@ async def test_503_with_retry_after_when_nothing_more_is_taken_now(tmp_path: Pat
             response = await front.http.post(route, json={"input": {"workflow_json": draw()}})
             assert_says_come_again(response, 503, "queue_full")
         await front.http.post("/cancel/only")
-        front.front.services.gate.drain()
+        front.front.services.jobs.gate.drain()
         assert_says_come_again(await front.sync(draw()), 503, "draining")
 
 

@@ -89,7 +89,7 @@ async def test_a_broken_stream_is_taken_up_with_a_snapshot_and_never_goes_back(f
     by_post = asyncio.create_task(read(front, "/generate/stream", json=body, headers=again))
 
     async def both_watch() -> bool:
-        return front.front.services.pipeline.feed.num_watching("cut") == 2
+        return front.front.services.jobs.pipeline.feed.num_watching("cut") == 2
 
     await until(both_watch)
     await asyncio.sleep(0.1)
@@ -175,7 +175,7 @@ async def test_a_stream_that_is_left_leaves_nobody_watching(front: RunningFront)
     await read(front, "/generate/stream", until_percent=20, json=body)
 
     async def nobody_watches() -> bool:
-        return front.front.services.pipeline.feed.num_watching("left") == 0
+        return front.front.services.jobs.pipeline.feed.num_watching("left") == 0
 
     with contextlib.suppress(TimeoutError):
         await until(nobody_watches, seconds=10)

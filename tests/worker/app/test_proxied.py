@@ -21,7 +21,7 @@ async def test_behind_a_proxy_of_this_machine_everybody_needs_a_key(tmp_path: Pa
     ):
         services = front.front.services
         settings = settings_for(tmp_path / "state", engine.url)
-        config = server_config(settings, create_app(services), services.connections)
+        config = server_config(settings, create_app(services), services.observation.connections)
         config.load()
         transport = httpx.ASGITransport(app=config.loaded_app, client=(own, 1))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:

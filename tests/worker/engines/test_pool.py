@@ -70,7 +70,7 @@ async def test_what_waits_behind_a_long_prompt_is_not_overtaken_for_ever(tmp_pat
 
 async def test_what_waits_at_an_engine_that_turns_out_bad_goes_to_one_that_serves(tmp_path: Path) -> None:
     async with two_engines(tmp_path) as (one, two, front):
-        pool = front.front.services.pool
+        pool = front.front.services.engines.pool
         pool.set_fit(pool.clients[1], False)
         long = asyncio.create_task(front.sync(wait(60), request_id="long"))
         behind = asyncio.create_task(front.sync(draw(), request_id="behind"))
@@ -99,7 +99,7 @@ async def test_a_prompt_runs_once_whatever_breaks_while_it_moves_to_another_engi
         two.loses_answers = 1
 
     async with two_engines(tmp_path) as (one, two, front):
-        pool = front.front.services.pool
+        pool = front.front.services.engines.pool
         for break_something in (
             lose_the_answer_to_its_recall,
             lose_the_answer_to_its_arrival,
@@ -120,7 +120,7 @@ async def test_a_prompt_runs_once_whatever_breaks_while_it_moves_to_another_engi
 
 async def test_what_waits_at_the_only_engine_stays_there(tmp_path: Path, engine: FakeEngine) -> None:
     async with running_front(tmp_path, engine) as front:
-        pool = front.front.services.pool
+        pool = front.front.services.engines.pool
         long = asyncio.create_task(front.sync(wait(60), request_id="long"))
         behind = asyncio.create_task(front.sync(draw(), request_id="behind"))
         await until(lambda: is_waiting_at(engine))
@@ -161,7 +161,7 @@ async def test_a_prompt_that_was_cancelled_keeps_an_engine_busy_only_while_that_
 
 
 async def _hold(front: RunningFront) -> None:
-    pool = front.front.services.pool
+    pool = front.front.services.engines.pool
     async with pool.hold(pool.clients[0]):
         pass
 

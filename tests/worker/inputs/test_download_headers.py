@@ -95,7 +95,7 @@ async def test_a_key_opens_its_server_stays_there_and_is_erased(tmp_path: Path) 
             assert without.status_code == 422 and "403" in without.text
             result = await front.sync(paint(image=address), download_headers={f"{url}/private/": KEY})
             assert result.json()["status"] == "completed", result.text
-            await front.front.services.store.forget_finished_before(0)  # empties the write-ahead log
+            await front.front.services.jobs.store.forget_finished_before(0)  # empties the write-ahead log
             for file in (tmp_path / "state").glob("darkroom.db*"):
                 assert b"planted" not in file.read_bytes(), file
     path = "/private/a.png"

@@ -112,7 +112,7 @@ async def test_a_source_that_is_gone_is_named(server: ModelServer, tmp_path: Pat
 
 async def test_a_full_disk_is_named(server: ModelServer, tmp_path: Path) -> None:
     async with front_with(tmp_path, server, min_free_disk_bytes=0) as front:
-        downloader = front.front.services.models.library.limits
+        downloader = front.front.services.files.models.library.limits
         object.__setattr__(downloader, "min_free_bytes", 1 << 60)
         answer = await front.sync(drawing(NAMES[0]))
     assert answer.status_code == 503 and answer.json()["error"]["code"] == "disk_low"
@@ -191,13 +191,13 @@ async def test_downloads_in_flight_are_listed(server: ModelServer, tmp_path: Pat
         task = asyncio.create_task(front.sync(drawing(NAMES[0])))
 
         async def is_fetching() -> bool:
-            return bool(front.front.services.models.in_flight())
+            return bool(front.front.services.files.models.in_flight())
 
         await until(is_fetching)
-        assert front.front.services.models.in_flight()[0].name == NAMES[0]
+        assert front.front.services.files.models.in_flight()[0].name == NAMES[0]
         server.hold.set()
         await task
-        assert front.front.services.models.in_flight() == []
+        assert front.front.services.files.models.in_flight() == []
 
 
 async def test_files_above_the_limit_make_room_and_are_fetched_again(server: ModelServer, tmp_path: Path) -> None:

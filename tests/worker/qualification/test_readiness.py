@@ -125,7 +125,7 @@ async def test_a_failed_benchmark_is_tried_again_until_it_succeeds_which_clears_
     changes = measuring(tmp_path, BROKEN, benchmark_on_fail=on_fail)
     async with running_front(tmp_path, engine, waits_until_ready=False, **changes) as front:
         report = await until_verdict(front, "failed")
-        assert await status_of(front) == 503 and front.front.services.qualification.workload_per_second is None
+        assert await status_of(front) == 503 and front.front.services.engines.qualification.workload_per_second is None
         workflow(tmp_path, GOOD)
         await until_verdict(front, "pass")
         assert await status_of(front) == 200
@@ -193,12 +193,12 @@ async def test_after_a_lost_device_the_worker_proves_itself_again(tmp_path: Path
         engine.is_down = True
 
         async def is_seen() -> bool:
-            return not front.front.services.pool.clients_up
+            return not front.front.services.engines.pool.clients_up
 
         await until(is_seen)
         kept = tmp_path / "state" / "benchmark.json"
         assert json.loads(kept.read_text())["results"]
-        front.front.device_was_lost(front.front.services.pool.clients[0])
+        front.front.device_was_lost(front.front.services.engines.pool.clients[0])
         assert json.loads(kept.read_text())["results"] == {}  # this front may end before it has measured anew
         assert await status_of(front) == 503
         await asyncio.sleep(0.5)  # longer than a look at it: no try counts before the engine is there
@@ -218,7 +218,7 @@ async def test_of_several_engines_the_one_whose_device_was_lost_is_measured_anew
     async with FakeEngine(folders[0]) as one, FakeEngine(folders[1]) as two:
         changes = measuring(tmp_path, ENGINE_URL=f"{one.url},{two.url}")
         async with running_front(tmp_path, one, **changes) as front:
-            pool, two.is_down = front.front.services.pool, True
+            pool, two.is_down = front.front.services.engines.pool, True
 
             async def is_down() -> bool:
                 return len(pool.clients_up) == 1
@@ -269,16 +269,16 @@ async def test_of_several_engines_a_bad_one_is_left_out_until_it_is_good(tmp_pat
             two.is_mended = True
 
             async def serves_too() -> bool:
-                return len(front.front.services.pool.clients_serving) == 2
+                return len(front.front.services.engines.pool.clients_serving) == 2
 
             await until(serves_too)
             report = await told(front)
             assert [engine["serves"] for engine in report["engines"]] == [True, True]
             assert report["workload_per_second"] > report["engines"][0]["workload_per_second"]
-            front.front.services.pool.set_up(front.front.services.pool.clients[1], False)
-            front.front._engine_failed(front.front.services.pool.clients[1])
+            front.front.services.engines.pool.set_up(front.front.services.engines.pool.clients[1], False)
+            front.front._engine_failed(front.front.services.engines.pool.clients[1])
             assert await status_of(front) == 200
-            front.front._engine_failed(front.front.services.pool.clients[0])
+            front.front._engine_failed(front.front.services.engines.pool.clients[0])
             assert await status_of(front) == 503 and "do not come back" in (await told(front))["error"]
 
 
@@ -292,7 +292,7 @@ async def test_a_bad_engine_that_is_gone_keeps_neither_the_others_closed_nor_who
             two.is_down = True
 
             async def is_gone() -> bool:
-                return len(front.front.services.pool.clients_up) == 1
+                return len(front.front.services.engines.pool.clients_up) == 1
 
             await until(is_gone)
             reply = await front.http.post("/benchmark")
@@ -309,7 +309,7 @@ async def test_a_caller_learns_when_no_engine_comes_back(
         await front.until("job", "generating")
         asked = asyncio.create_task(front.http.post("/benchmark"))
         await asyncio.sleep(0.2)
-        front.front.services.pool.set_up(front.front.services.pool.clients[0], False)
+        front.front.services.engines.pool.set_up(front.front.services.engines.pool.clients[0], False)
         engine.is_down = True
         await front.http.post("/cancel/job")
         assert (await asked).status_code == 503 and "No engine has come up" in (await asked).text
@@ -412,7 +412,7 @@ async def test_an_engine_that_comes_later_is_warm_before_its_first_job_or_left_o
             two.is_mended = True
 
             async def serves_too() -> bool:
-                return len(front.front.services.pool.clients_serving) == 2
+                return len(front.front.services.engines.pool.clients_serving) == 2
 
             await until(serves_too)
             assert len(one.runs) == 2 and all("warm" in path.read_text() for path in folders[1].iterdir())

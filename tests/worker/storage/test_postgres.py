@@ -86,7 +86,7 @@ async def test_workflows_and_assets_are_kept_and_found_as_in_a_file(
         assert (await front.http.get("/jobs?owner=%00")).json()["jobs"] == []
         unknown = await front.http.post("/api/v2/assets/from-hash", content=b'{"hash": "\\u0000"}')
         assert unknown.status_code == 404, unknown.text
-        await front.front.services.assets.forget_unused(2**60)
+        await front.front.services.files.assets.forget_unused(2**60)
         assert (await front.http.get(f"/api/v2/assets/{first['id']}")).status_code == 404
 
 
@@ -240,7 +240,7 @@ async def test_a_front_goes_on_over_a_database_that_is_gone_for_a_while(
             ("during", "completed"), ("running", "completed"), ("before", "completed"),
         ]  # fmt: skip
         assert (await front.http.delete("/jobs/before")).status_code == 200
-        assert front.front.services.pipeline.check_integrity() == []
+        assert front.front.services.jobs.pipeline.check_integrity() == []
     assert len(engine.runs) == 3
 
 

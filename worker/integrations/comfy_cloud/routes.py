@@ -88,10 +88,10 @@ async def post_prompt(request: Request) -> Response:
     try:
         keyed = _keyed(request)
         caller, services = check_caller(keyed), services_of(keyed)
-        with services.bodies.memory.lease(sender_of(keyed)) as lease:
-            content = await services.bodies.read(request, lease)
-            body = await services.bodies.parse(content)
-        given = await off_loop(True, read_prompt, body, FoundJson(services.bodies.structure))
+        with services.requests.bodies.memory.lease(sender_of(keyed)) as lease:
+            content = await services.requests.bodies.read(request, lease)
+            body = await services.requests.bodies.parse(content)
+        given = await off_loop(True, read_prompt, body, FoundJson(services.requests.bodies.structure))
         given["workflow_json"] = await _with_uploads(request, caller, given["workflow_json"])
         asked_id = body.get("prompt_id")
         admitted = await submit_input(keyed, caller, given, asked_id if isinstance(asked_id, str) else "")
@@ -107,7 +107,7 @@ async def post_prompt(request: Request) -> Response:
 async def get_jobs(request: Request, limit: int = Query(50, ge=1, le=MAX_PAGE)) -> Response:
     """Return the caller's jobs, the newest first; an operator gets all."""
     try:
-        caller, store = check_caller(_keyed(request)), services_of(request).store
+        caller, store = check_caller(_keyed(request)), services_of(request).jobs.store
         owner = None if Scope.ADMIN in caller.scopes else caller.key_name
         found = await find_labelled(store, {}, limit + 1, owner=owner, before=None)
     except WorkerError as error:
@@ -147,7 +147,7 @@ async def get_history(job_id: str, request: Request) -> Response:
 async def cancel_job(job_id: str, request: Request) -> Response:
     """Cancel a job, within one sampling step. One that has ended stays as it is."""
     try:
-        job, pipeline = await _find(job_id, _keyed(request)), services_of(request).pipeline
+        job, pipeline = await _find(job_id, _keyed(request)), services_of(request).jobs.pipeline
         if pipeline.cancel(job):
             await pipeline.check_end(job)
     except WorkerError as error:
@@ -164,11 +164,11 @@ async def view(request: Request, filename: str = "", subfolder: str = "", type: 
         keyed = _keyed(request)
         caller, services = check_caller(keyed), services_of(keyed)
         if type == "input":
-            asset = await services.assets.named(UPLOADED + filename, caller.key_name)
-            path = await asyncio.to_thread(services.assets.file_of, asset)
+            asset = await services.files.assets.named(UPLOADED + filename, caller.key_name)
+            path = await asyncio.to_thread(services.files.assets.file_of, asset)
             return FileResponse(path, media_type=asset.content_type, headers=file_headers(asset.content_type))
         place = read_place(subfolder)
-        job = None if place is None else await find_job(services.store, place[0], caller)
+        job = None if place is None else await find_job(services.jobs.store, place[0], caller)
         records = [] if job is None else await public_outputs(job, keyed)
         if place is None or place[1] >= len(records) or "url" not in records[place[1]]:
             raise AssetNotFound(
@@ -185,7 +185,7 @@ async def upload_image(request: Request) -> Response:
     """Store a file for prompts of this caller, which name it by the name in the reply."""
     try:
         keyed = _keyed(request)
-        caller, assets = check_caller(keyed), services_of(keyed).assets
+        caller, assets = check_caller(keyed), services_of(keyed).files.assets
         form = await read_form(keyed, request)
         file = form.get("image")
         try:
@@ -211,12 +211,12 @@ async def get_object_info(request: Request) -> Response:
     """Return the engine's node classes; where a file goes, the names of what the caller has uploaded."""
     try:
         caller, services = check_caller(_keyed(request)), services_of(request)
-        engine = await services.pool.any_known_within(ENGINE_WAIT_SECONDS)
+        engine = await services.engines.pool.any_known_within(ENGINE_WAIT_SECONDS)
         try:
             found = await engine.known_object_info()
         except EngineUnreachable:
-            raise services.pool.no_engine() from None
-        names = await services.assets.names(UPLOADED, caller.key_name)
+            raise services.engines.pool.no_engine() from None
+        names = await services.files.assets.names(UPLOADED, caller.key_name)
     except WorkerError as error:
         return _refused(error)
     own = [name.removeprefix(UPLOADED) for name in names]
@@ -230,7 +230,7 @@ async def _job_reply(
     try:
         keyed = _keyed(request)
         job = await _find(job_id, keyed)
-        job = await services_of(request).pipeline.shown(job)
+        job = await services_of(request).jobs.pipeline.shown(job)
         return FiniteJSONResponse(show(job, await public_outputs(job, keyed)))
     except WorkerError as error:
         return _refused(error)
@@ -238,7 +238,7 @@ async def _job_reply(
 
 async def _find(job_id: str, keyed: Request) -> Job:
     """Return the caller's job. Raises JobNotFound."""
-    job = await find_job(services_of(keyed).store, job_id, check_caller(keyed))
+    job = await find_job(services_of(keyed).jobs.store, job_id, check_caller(keyed))
     if job is None:
         raise JobNotFound(f"job {job_id[:80]}: no such id")
     return job
@@ -247,14 +247,14 @@ async def _find(job_id: str, keyed: Request) -> Job:
 async def _with_uploads(request: Request, caller: Identity, prompt: dict[str, object]) -> dict[str, object]:
     """Return a prompt that refers to the caller's uploads where it names them."""
     names = file_names(prompt)
-    found = await services_of(request).assets.all_named([UPLOADED + name for name in names], caller.key_name)
+    found = await services_of(request).files.assets.all_named([UPLOADED + name for name in names], caller.key_name)
     references = {name.removeprefix(UPLOADED): f"{ASSET}{asset.id}" for name, asset in found.items()}
     return with_references(prompt, references) if references else prompt
 
 
 async def _free_name(request: Request, caller: Identity, name: str, digest: str, *, is_replaced: bool) -> str:
     """Return the name for an upload; another file's name gets a number unless that file is to be replaced."""
-    assets, path = services_of(request).assets, PurePosixPath(name)
+    assets, path = services_of(request).files.assets, PurePosixPath(name)
     for number in count(1):
         held = await assets.all_named([UPLOADED + name], caller.key_name)
         if is_replaced or not held or next(iter(held.values())).hash == digest:

@@ -61,7 +61,7 @@ def refused(error: WorkerError) -> Response:
 
 def base_of(request: Request) -> str:
     """Return the URL of the worker, as links have it."""
-    return services_of(request).outputs.public_url or str(request.base_url).rstrip("/")
+    return services_of(request).deliveries.outputs.public_url or str(request.base_url).rstrip("/")
 
 
 @router.post(
@@ -85,14 +85,14 @@ async def create_asset(request: Request) -> Response:
             name = str(form.get("file_path") or file.filename or "file")[:MAX_NAME_LENGTH]
             expected = str(form.get("expected_hash") or "")
             room = room_of(request, caller)
-            asset, is_new = await services.assets.add(file.file, caller.key_name, kind, name, expected, room)
+            asset, is_new = await services.files.assets.add(file.file, caller.key_name, kind, name, expected, room)
         finally:
             for part in form.values():
                 if isinstance(part, UploadFile):
                     await part.close()
     except WorkerError as error:
         return refused(error)
-    shown = shown_asset(asset, base_of(request), time.time(), services.assets.ttl_seconds, created_new=is_new)
+    shown = shown_asset(asset, base_of(request), time.time(), services.files.assets.ttl_seconds, created_new=is_new)
     return JSONResponse(shown, status_code=201 if is_new else 200)
 
 
@@ -104,14 +104,14 @@ async def asset_from_hash(request: Request) -> Response:
     """Return an asset for content that the caller has uploaded before; 404 for content that is not there."""
     try:
         caller, services = check_caller(request), services_of(request)
-        with services.bodies.memory.lease(sender_of(request)) as lease:
-            body = await services.bodies.parse(await services.bodies.read(request, lease))
+        with services.requests.bodies.memory.lease(sender_of(request)) as lease:
+            body = await services.requests.bodies.parse(await services.requests.bodies.read(request, lease))
         name = str(body.get("file_path") or "")[:MAX_NAME_LENGTH]
         room = room_of(request, caller)
-        asset = await services.assets.of_hash(str(body.get("hash") or ""), caller.key_name, name, room)
+        asset = await services.files.assets.of_hash(str(body.get("hash") or ""), caller.key_name, name, room)
     except WorkerError as error:
         return refused(error)
-    shown = shown_asset(asset, base_of(request), time.time(), services.assets.ttl_seconds, created_new=False)
+    shown = shown_asset(asset, base_of(request), time.time(), services.files.assets.ttl_seconds, created_new=False)
     return JSONResponse(shown)
 
 
@@ -120,7 +120,7 @@ async def has_hash(digest: str, request: Request) -> Response:
     """Reply 200 for content that the caller has uploaded before, else 404."""
     try:
         caller = check_caller(request)
-        await services_of(request).assets.of_hash(digest, caller.key_name)
+        await services_of(request).files.assets.of_hash(digest, caller.key_name)
     except WorkerError as error:
         return Response(status_code=error_of(error)[0])
     return Response(status_code=200)
@@ -131,10 +131,10 @@ async def get_asset(asset_id: str, request: Request) -> Response:
     """Return an asset's record."""
     try:
         caller, services = check_caller(request), services_of(request)
-        asset = await services.assets.get(asset_id, caller.key_name)
+        asset = await services.files.assets.get(asset_id, caller.key_name)
     except WorkerError as error:
         return refused(error)
-    return JSONResponse(shown_asset(asset, base_of(request), time.time(), services.assets.ttl_seconds))
+    return JSONResponse(shown_asset(asset, base_of(request), time.time(), services.files.assets.ttl_seconds))
 
 
 @router.get(
@@ -148,8 +148,8 @@ async def get_content(asset_id: str, request: Request) -> Response:
         output = read_output_id(asset_id)
         if output is not None:
             return await _output(*output, request, caller)
-        asset = await services.assets.get(asset_id, caller.key_name)
-        path = await asyncio.to_thread(services.assets.file_of, asset)
+        asset = await services.files.assets.get(asset_id, caller.key_name)
+        path = await asyncio.to_thread(services.files.assets.file_of, asset)
     except WorkerError as error:
         return refused(error)
     return FileResponse(path, media_type=asset.content_type, headers=file_headers(asset.content_type))
@@ -160,14 +160,14 @@ async def delete_asset(asset_id: str, request: Request) -> Response:
     """Delete an asset. Jobs that were sent with it are not affected."""
     try:
         caller = check_caller(request, needs=Scope.SUBMIT)
-        await services_of(request).assets.delete(asset_id, caller.key_name)
+        await services_of(request).files.assets.delete(asset_id, caller.key_name)
     except WorkerError as error:
         return refused(error)
     return Response(status_code=204)
 
 
 async def _output(job_id: str, index: int, request: Request, caller: Identity) -> Response:
-    job: Job | None = await find_job(services_of(request).store, job_id, caller)
+    job: Job | None = await find_job(services_of(request).jobs.store, job_id, caller)
     records = [] if job is None else await public_outputs(job, request)
     if index >= len(records):
         raise AssetNotFound(f"asset {job_id}~{index}: no such output")

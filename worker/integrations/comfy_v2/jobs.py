@@ -82,10 +82,10 @@ async def create_job(request: Request) -> Response:
     """Submit a workflow. The same `Idempotency-Key` and body never run twice."""
     try:
         caller, services = check_caller(request), services_of(request)
-        with services.bodies.memory.lease(sender_of(request)) as lease:
-            content = await services.bodies.read(request, lease)
-            body = await services.bodies.parse(content)
-        given = await off_loop(True, _input_of, body, FoundJson(services.bodies.structure))
+        with services.requests.bodies.memory.lease(sender_of(request)) as lease:
+            content = await services.requests.bodies.read(request, lease)
+            body = await services.requests.bodies.parse(content)
+        given = await off_loop(True, _input_of, body, FoundJson(services.requests.bodies.structure))
         unhashed = {"previews": _wants_previews(body)}
         key = request.headers.get("idempotency-key", "")
         admitted = await submit_input(request, caller, given, key, unhashed=unhashed)
@@ -103,7 +103,7 @@ async def list_jobs(request: Request, limit: int = Query(50, ge=1, le=MAX_PAGE),
     `metadata[KEY]=VALUE` in the query, also several, asks for jobs with these labels.
     """
     try:
-        caller, store = check_caller(request), services_of(request).store
+        caller, store = check_caller(request), services_of(request).jobs.store
         labels = read_filter(request.query_params.multi_items())
         if cursor and not (cursor.isdecimal() and len(cursor) < 18):
             raise RequestRejected([Problem("cursor: is none of this list", "query.cursor", type="invalid_cursor")])
@@ -148,7 +148,7 @@ async def cancel_job(job_id: str, request: Request) -> Response:
     """Cancel a job, within one sampling step. One that has ended stays as it is."""
     try:
         job = await _job(job_id, request, check_caller(request))
-        pipeline = services_of(request).pipeline
+        pipeline = services_of(request).jobs.pipeline
         if pipeline.cancel(job):
             await pipeline.check_end(job)
         return FiniteJSONResponse(await _shown(job, request))
@@ -169,7 +169,7 @@ async def job_workflow(job_id: str, request: Request) -> Response:
             raise ScopeMissing(message, scope=Scope.ADMIN.value)
     except WorkerError as error:
         return refused(error)
-    rows = await services_of(request).store.read(sa.select(JOBS.c.prompt).where(is_row_of(job)))
+    rows = await services_of(request).jobs.store.read(sa.select(JOBS.c.prompt).where(is_row_of(job)))
     prompt = await asyncio.to_thread(json.loads, rows[0].prompt) if rows else {}
     return FiniteJSONResponse({"workflow": prompt, "format": "api"})
 
@@ -195,7 +195,7 @@ def _wants_previews(body: dict[str, object]) -> bool:
 
 async def _job(job_id: str, request: Request, caller: Identity) -> Job:
     """Return a caller's job. Raises JobNotFound."""
-    job = await find_job(services_of(request).store, job_id, caller)
+    job = await find_job(services_of(request).jobs.store, job_id, caller)
     if job is None:
         raise JobNotFound(f"job {job_id[:80]}: no such id")
     return job
@@ -203,14 +203,14 @@ async def _job(job_id: str, request: Request, caller: Identity) -> Job:
 
 async def _shown(job: Job, request: Request) -> dict[str, Any]:
     services = services_of(request)
-    job = await services.pipeline.shown(job)
+    job = await services.jobs.pipeline.shown(job)
     position = _position(job, request)
-    return shown_job(job, await _outputs(job, request), position, services.assets.ttl_seconds)
+    return shown_job(job, await _outputs(job, request), position, services.files.assets.ttl_seconds)
 
 
 def _position(job: Job, request: Request) -> int | None:
     """Return the place of a waiting job in its queue, 1 is next; None for any other."""
-    found = services_of(request).queue_info.position_of(job).get("position")
+    found = services_of(request).jobs.queue_info.position_of(job).get("position")
     return found if status_of(job) == "queued" and isinstance(found, int) else None
 
 
@@ -218,7 +218,7 @@ async def _outputs(job: Job, request: Request) -> list[dict[str, Any]]:
     records = await public_outputs(job, request)
     if not records:
         return []
-    return shown_outputs(job, records, base_of(request), services_of(request).assets.ttl_seconds)
+    return shown_outputs(job, records, base_of(request), services_of(request).files.assets.ttl_seconds)
 
 
 async def _events(job: Job, request: Request) -> AsyncIterator[str]:
@@ -226,14 +226,14 @@ async def _events(job: Job, request: Request) -> AsyncIterator[str]:
     status, sent_at = "", time.monotonic()
     progress: dict[str, Any] = {}
     frame: PreviewFrame | None = None
-    with services.pipeline.feed.watch(job.id) as changed:
-        while not services.pipeline.has_ended(job):
+    with services.jobs.pipeline.feed.watch(job.id) as changed:
+        while not services.jobs.pipeline.has_ended(job):
             changed.clear()
-            if services.pipeline.is_deferred(job):
+            if services.jobs.pipeline.is_deferred(job):
                 return  # the worker stops; the client asks again
             now = shown_progress(job)
             if status_of(job) != status or now != progress:
-                await services.store.settle(job)
+                await services.jobs.store.settle(job)
             if not job.state.is_terminal and status_of(job) != status:
                 status, sent_at = status_of(job), time.monotonic()
                 yield _event("status", {"status": status, "queue_position": _position(job, request)})

@@ -78,9 +78,9 @@ async def generations(request: Request) -> Response:
     try:
         caller = check_caller(request)
         services = services_of(request)
-        with services.bodies.memory.lease(sender_of(request)) as lease:
-            fields = await services.bodies.parse(await services.bodies.read(request, lease))
-        order = read_order(fields, _drawing(services.modifiers), await _checkpoints(request))
+        with services.requests.bodies.memory.lease(sender_of(request)) as lease:
+            fields = await services.requests.bodies.parse(await services.requests.bodies.read(request, lease))
+        order = read_order(fields, _drawing(services.requests.modifiers), await _checkpoints(request))
     except RecursionError:
         return _refused(nested_too_deeply())
     except WorkerError as error:
@@ -102,7 +102,7 @@ async def edits(request: Request) -> Response:
         caller = check_caller(request)
         services = services_of(request)
         fields, images, mask = await _form(request)
-        names = _drawing(services.modifiers)
+        names = _drawing(services.requests.modifiers)
         order = await asyncio.to_thread(read_order, fields, names, await _checkpoints(request), images, mask)
     except WorkerError as error:
         return _refused(error)
@@ -116,7 +116,7 @@ async def models(request: Request) -> Response:
         check_caller(request)
     except WorkerError as error:
         return _refused(error)
-    names = [*_drawing(services_of(request).modifiers), *await _checkpoints(request)]
+    names = [*_drawing(services_of(request).requests.modifiers), *await _checkpoints(request)]
     entries = [{"id": name, "object": "model", "created": 0, "owned_by": "darkroom"} for name in names]
     return JSONResponse({"object": "list", "data": entries})
 
@@ -129,7 +129,7 @@ def _drawing(modifiers: ModifierRegistry) -> list[str]:
 async def _checkpoints(request: Request) -> Sequence[str]:
     """Return the checkpoints of an engine; none while none answers."""
     try:
-        return checkpoints_of(await services_of(request).pool.any_client.known_object_info())
+        return checkpoints_of(await services_of(request).engines.pool.any_client.known_object_info())
     except EngineUnreachable:
         return ()
 
@@ -137,15 +137,15 @@ async def _checkpoints(request: Request) -> Sequence[str]:
 async def _form(request: Request) -> tuple[JsonObject, list[bytes], bytes | None]:
     """Return the fields, the images and the mask of a form. Raises RequestRejected, RequestTooLarge, MemoryLow."""
     services, sender = services_of(request), sender_of(request)
-    services.bodies.check_length(request, None)
-    with services.bodies.memory.lease(sender) as lease:
+    services.requests.bodies.check_length(request, None)
+    with services.requests.bodies.memory.lease(sender) as lease:
 
         async def chunks() -> AsyncGenerator[bytes, None]:
             num_bytes = 0
             async for chunk in request.stream():
                 lease.grow(len(chunk))
                 num_bytes += len(chunk)
-                services.bodies.check_size(num_bytes, sender, None)
+                services.requests.bodies.check_size(num_bytes, sender, None)
                 yield chunk
 
         parser = MultiPartParser(
@@ -210,7 +210,7 @@ async def _filled(order: Order, request: Request, caller: Identity) -> Response:
 
 async def _ended(jobs: Sequence[Job], request: Request) -> None:
     for job in jobs:
-        await services_of(request).pipeline.wait_for_end(job)
+        await services_of(request).jobs.pipeline.wait_for_end(job)
 
 
 async def _events(order: Order, jobs: Sequence[Job], request: Request) -> AsyncIterator[str]:
@@ -218,7 +218,7 @@ async def _events(order: Order, jobs: Sequence[Job], request: Request) -> AsyncI
     has_ended = False
     try:
         for job in jobs:
-            await services_of(request).pipeline.wait_for_end(job)
+            await services_of(request).jobs.pipeline.wait_for_end(job)
             if job.state is not JobState.COMPLETED:
                 failure = job.failure
                 body = error_body(500, failure.code if failure else "", job.message)
@@ -244,7 +244,7 @@ async def _images(job: Job, request: Request) -> list[dict[str, Any]]:
 def _cancel(jobs: Sequence[Job], request: Request) -> None:
     for job in jobs:
         if not job.state.is_terminal:
-            services_of(request).pipeline.cancel(job)
+            services_of(request).jobs.pipeline.cancel(job)
 
 
 async def _left(request: Request) -> None:

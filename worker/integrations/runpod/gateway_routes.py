@@ -42,7 +42,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 async def run(request: Request) -> Response:
     """Submit a job and return its id at once; poll `/status/{id}` for its state."""
     services = services_of(request)
-    job = await submit_runpod(request, services.bodies, services.gateway.records)
+    job = await submit_runpod(request, services.requests.bodies, services.gateway.records)
     return job if isinstance(job, Response) else await _reply(services.gateway, job)
 
 
@@ -51,7 +51,7 @@ async def run(request: Request) -> Response:
 async def runsync(request: Request, wait: int = DEFAULT_WAIT_MS) -> Response:
     """Submit a job and reply when it has ended, or after `wait` milliseconds with its current state."""
     services = services_of(request)
-    job = await submit_runpod(request, services.bodies, services.gateway.records)
+    job = await submit_runpod(request, services.requests.bodies, services.gateway.records)
     if isinstance(job, Response):
         return job
     try:

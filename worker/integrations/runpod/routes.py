@@ -80,7 +80,7 @@ ENDED: Final[Mapping[JobState, str]] = {
 async def run(request: Request) -> Response:
     """Submit a job and return its id at once; poll `/status/{id}` for its state."""
     services = services_of(request)
-    job = await submit_runpod(request, services.bodies, services.store)
+    job = await submit_runpod(request, services.requests.bodies, services.jobs.store)
     return job if isinstance(job, Response) else FiniteJSONResponse(await _shown(job, request))
 
 
@@ -95,12 +95,12 @@ async def run(request: Request) -> Response:
 async def runsync(request: Request, wait: int = DEFAULT_WAIT_MS) -> Response:
     """Submit a job and reply when it has ended, or after `wait` milliseconds with its current state."""
     services = services_of(request)
-    job = await submit_runpod(request, services.bodies, services.store)
+    job = await submit_runpod(request, services.requests.bodies, services.jobs.store)
     if isinstance(job, Response):
         return job
     try:
         async with asyncio.timeout(wait_seconds(wait)):
-            await services.pipeline.wait_for_end(job)
+            await services.jobs.pipeline.wait_for_end(job)
     except TimeoutError:
         pass
     return FiniteJSONResponse(await _shown(job, request))
@@ -114,7 +114,7 @@ async def runsync(request: Request, wait: int = DEFAULT_WAIT_MS) -> Response:
 )
 async def status(job_id: str, request: Request) -> Response:
     """Return the status of a job, and its output once it has ended."""
-    job = await find_job(services_of(request).store, job_id, check_caller(request))
+    job = await find_job(services_of(request).jobs.store, job_id, check_caller(request))
     if job is None:
         return no_such_request()
     return FiniteJSONResponse(await _shown(job, request))
@@ -181,7 +181,7 @@ def _answer_of(taken: httpx.Response) -> dict[str, object]:
 async def _shown(job: Job, request: Request) -> dict[str, Any]:
     """Return RunPod's status of a job; `executionTime` and `delayTime` are milliseconds."""
     services = services_of(request)
-    if not services.pipeline.has_ended(job):
+    if not services.jobs.pipeline.has_ended(job):
         is_begun = job.stage in (Stage.RUNNING, Stage.DELIVERING)
         return {"id": job.public_id, "status": "IN_PROGRESS" if is_begun else "IN_QUEUE"}
     return shown_end(job, await public_outputs(job, request))

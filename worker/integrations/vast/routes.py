@@ -66,7 +66,11 @@ class VastRoutes:
         app.state.vast = self
         config = self.config
         listener = PlainListener(
-            session_end_app(services, self), config.host, config.worker_http_port, services.connections, busy
+            session_end_app(services, self),
+            config.host,
+            config.worker_http_port,
+            services.observation.connections,
+            busy,
         )
 
         async def post_to_self(route: str, body: JsonObject, maker: Identity) -> None:
@@ -103,7 +107,7 @@ async def create(request: Request) -> Response:
         maker = check_caller(request, has_vast_envelope="auth_data" in body)
         caller = caller_of({"auth_data": body.get("auth_data")})
         envelope = _routes_of(request).envelopes.open(body)
-        services.gate.check()
+        services.jobs.gate.check()
         session = vast.create_session(envelope, maker)
     except _Answer as answer:
         return answer.reply
@@ -192,7 +196,7 @@ def _known(request: Request, body: Mapping[str, object], unknown: str = "session
 
 async def _read(request: Request, sender: Sender) -> dict[str, Any]:
     """Return the JSON object of a body. Raises _Answer, Unauthorized, MemoryLow."""
-    bodies = services_of(request).bodies
+    bodies = services_of(request).requests.bodies
     try:
         with bodies.memory.lease(sender) as lease:
             return await bodies.parse(await bodies.read(request, lease, MAX_BODY_BYTES))

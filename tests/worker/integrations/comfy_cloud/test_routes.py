@@ -119,7 +119,7 @@ async def test_a_key_is_needed(keyed: RunningFront, path: str) -> None:
 
 async def test_node_classes_list_the_callers_own_files(keyed: RunningFront) -> None:
     await upload(keyed, image())
-    known = keyed.front.services.pool
+    known = keyed.front.services.engines.pool
     engine = await known.any_up_within(60.0)
     found = (await cloud(keyed, "GET", "object_info")).json()
     assert found.keys() == (await engine.known_object_info()).keys()

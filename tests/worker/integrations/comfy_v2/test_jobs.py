@@ -46,7 +46,7 @@ async def test_the_same_content_is_uploaded_once(comfy: AsyncComfy, front: Runni
     other_name = comfy.assets.from_bytes(image(), filename="b.png")
     ids = [await asset.commit() for asset in (first, again, other_name)]
     assert ids[0] == ids[1] != ids[2] and again.created_new is False
-    folder = front.front.services.assets.folder
+    folder = front.front.services.files.assets.folder
     assert len(list(folder.iterdir())) == 1
     fetched = await comfy.assets.get(ids[0])
     assert fetched.hash == first.hash
@@ -135,15 +135,15 @@ async def test_an_asset_is_named_in_any_request(front: RunningFront) -> None:
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (409, "hash_mismatch")
     content = await front.http.get(f"/api/v2/assets/{asset['id']}/content", headers={"Range": "bytes=1-3"})
     assert (content.status_code, content.content) == (206, b"PNG")
-    (front.front.services.assets.folder / asset["hash"].removeprefix("blake3:")).unlink()  # a new machine
+    (front.front.services.files.assets.folder / asset["hash"].removeprefix("blake3:")).unlink()  # a new machine
     assert (await front.http.get(f"/api/v2/assets/{asset['id']}/content")).status_code == 404
     known = {"hash": asset["hash"], "file_path": "photo.png"}
     assert (await front.http.post("/api/v2/assets/from-hash", json=known)).status_code == 404
     uploaded_ms = int(time.time() * 1000)
     assert (await front.http.post("/api/v2/assets", files=form)).json()["id"] == asset["id"]
-    await front.front.services.assets.forget_unused(uploaded_ms)
+    await front.front.services.files.assets.forget_unused(uploaded_ms)
     assert (await front.http.get(f"/api/v2/assets/{asset['id']}/content")).status_code == 200, "it was uploaded again"
-    await front.front.services.assets.forget_unused(2**60)
+    await front.front.services.files.assets.forget_unused(2**60)
     assert (await front.http.get(f"/api/v2/assets/{asset['id']}")).status_code == 404
 
 
@@ -152,12 +152,12 @@ async def test_a_request_with_an_unknown_asset_leaves_no_copy_of_the_others(fron
     asset = (await front.http.post("/api/v2/assets", files=form)).json()
     workflow = paint(image=f"asset:{asset['id']}") | {"2": paint(image="asset:none")["1"]}
     assert (await front.sync(workflow)).status_code == 422
-    (front.front.services.assets.folder / asset["hash"].removeprefix("blake3:")).unlink()
+    (front.front.services.files.assets.folder / asset["hash"].removeprefix("blake3:")).unlink()
     kept = (await front.http.post("/api/v2/assets", files={"file": ("b.png", image("blue"), "image/png")})).json()
     workflow = paint(image=f"asset:{kept['id']}") | {"2": paint(image=f"asset:{asset['id']}")["1"]}
     gone = await front.sync(workflow)
     assert (gone.status_code, gone.json()["error"]["problems"][0]["type"]) == (422, "missing_asset")
-    assert not list(front.front.services.assets.folder.parent.rglob(".partial-*"))
+    assert not list(front.front.services.files.assets.folder.parent.rglob(".partial-*"))
 
 
 async def test_a_content_type_is_one_that_a_header_may_hold(front: RunningFront) -> None:
@@ -168,7 +168,7 @@ async def test_a_content_type_is_one_that_a_header_may_hold(front: RunningFront)
             422,
             "content_type",
         )
-    assert not front.front.services.assets.folder.exists()
+    assert not front.front.services.files.assets.folder.exists()
 
 
 async def test_labels_are_kept_listed_and_searched(comfy: AsyncComfy, front: RunningFront) -> None:

@@ -124,6 +124,6 @@ async def test_a_client_that_leaves_ends_its_jobs(front: RunningFront, client: o
         await client.images.generate(model="Sketch", prompt="x", timeout=1.0)
 
     async def is_over() -> bool:
-        return not front.front.services.store.jobs
+        return not front.front.services.jobs.store.jobs
 
     await until(is_over)

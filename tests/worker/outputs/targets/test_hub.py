@@ -46,7 +46,7 @@ async def test_all_files_of_a_job_come_in_one_commit_and_the_token_is_gone(
         assert hub.files[f"job-1/{output['filename']}"].strip(b"x") == b""
     assert sorted(map(len, hub.files.values())) == [8, 64]
     assert TOKEN not in response.text
-    await front.front.services.store.forget_finished_before(0)  # empties the write-ahead log
+    await front.front.services.jobs.store.forget_finished_before(0)  # empties the write-ahead log
     for file in (tmp_path / "state").glob("darkroom.db*"):
         assert TOKEN.encode() not in file.read_bytes(), file
 

@@ -66,7 +66,7 @@ async def test_files_are_put_and_linked_and_the_secrets_are_gone(
     assert output["url"] == f"{store.url}{path}"
     public = await front.sync(draw("y"), put=target(store, public_url="https://cdn.example.com/{key}"))
     assert public.json()["output"][0]["url"].startswith("https://cdn.example.com/")
-    await front.front.services.store.forget_finished_before(0)  # empties the write-ahead log
+    await front.front.services.jobs.store.forget_finished_before(0)  # empties the write-ahead log
     for file in (tmp_path / "state").glob("darkroom.db*"):
         assert b"planted" not in file.read_bytes(), file
 
