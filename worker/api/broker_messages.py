@@ -15,7 +15,7 @@ from darkroom.worker.api.request_forms import open_request
 from darkroom.worker.api.request_warnings import find_form_warnings
 from darkroom.worker.api.results import outputs_of
 from darkroom.worker.api.schemas import MAX_METADATA_BYTES, ParsedRequest, WebhookInput, parse_generate
-from darkroom.worker.api.services import Services
+from darkroom.worker.api.services import JobServices, Services
 from darkroom.worker.concurrency.off_loop import off_loop
 from darkroom.worker.errors import RequestRejected, WorkerError
 from darkroom.worker.guard.json_body import parse_json
@@ -34,7 +34,7 @@ async def accept_message(services: Services, delivery: Delivery) -> Job:
     Raises WorkerError.
     """
     structure = services.requests.bodies.structure
-    await _forget_handed_back(services, clean_id(delivery.job_id), delivery)
+    await _forget_handed_back(services.jobs, clean_id(delivery.job_id), delivery)
     await asyncio.to_thread(check_json, delivery.body, structure)
     body = await asyncio.to_thread(parse_json, delivery.body, structure)
     check_size(body)
@@ -65,16 +65,16 @@ async def accept_message(services: Services, delivery: Delivery) -> Job:
             services.files.inputs.release(job_id)
 
 
-async def _forget_handed_back(services: Services, job_id: str, delivery: Delivery) -> bool:
+async def _forget_handed_back(jobs: JobServices, job_id: str, delivery: Delivery) -> bool:
     """Forget a job that an earlier delivery left here when another worker got it: it ends as this delivery's job.
 
     Returns True if there was one. Raises StateUnusable.
     """
-    earlier = await services.jobs.store.find(job_id)
+    earlier = await jobs.store.find(job_id)
     is_left = earlier is not None and earlier.request.receipt not in ("", delivery.receipt)
     if earlier is None or not is_left or earlier.state is not JobState.CANCELLED:
         return False
-    await services.jobs.store.delete_ended(earlier)
+    await jobs.store.delete_ended(earlier)
     return True
 
 
@@ -91,7 +91,7 @@ async def refuse_message(services: Services, delivery: Delivery, error: WorkerEr
         earlier.is_handed_back = True
         services.jobs.pipeline.cancel(earlier)
         await services.jobs.pipeline.wait_for_end(earlier)
-    if await _forget_handed_back(services, job_id, delivery):
+    if await _forget_handed_back(services.jobs, job_id, delivery):
         earlier = None
     if earlier is not None:
         return earlier if earlier.state.is_terminal and earlier.body_hash == digest else None
@@ -127,7 +127,7 @@ def _wishes(services: Services, delivery: Delivery) -> tuple[JobRequest, dict[st
         metadata, extra = {}, None
     try:
         asked = WebhookInput.model_validate(extra or {})
-        target = webhook_target(services, asked)
+        target = webhook_target(services.deliveries, asked)
     except (ValidationError, RequestRejected):  # what is refused may be the webhook itself
         return JobRequest(receipt=receipt), dict(metadata), None
     credentials = None if asked.secret is None else Credentials(webhook_secret=asked.secret)

@@ -45,7 +45,7 @@ async def deliver_again(job_id: str, request: Request, asked: DeliveryInput | No
         return not_found(job_id)
     if job.state.is_terminal:
         await services.jobs.pipeline.wait_for_end(job)
-    credentials, _ = credentials_of_stores(services, asked or DeliveryInput())
+    credentials, _ = credentials_of_stores(services.deliveries, asked or DeliveryInput())
     # Whoever leaves may come back for the result: what has begun is sent to its end.
     await asyncio.shield(asyncio.ensure_future(services.deliveries.redelivery.deliver(job, credentials)))
     return await reply_with(job, request, status=200)

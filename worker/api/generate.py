@@ -13,7 +13,7 @@ from darkroom.worker.api.body_sizes import takes_jobs
 from darkroom.worker.api.declared import EVENT_STREAM, SUBMISSION, SUBMISSION_HEADERS, refusals
 from darkroom.worker.api.replies.results import Result
 from darkroom.worker.api.results import reply_with, services_of
-from darkroom.worker.api.services import Services
+from darkroom.worker.api.services import JobServices
 from darkroom.worker.api.stream import stream_of
 from darkroom.worker.api.submission import as_it_came, submit
 from darkroom.worker.json.values import JsonObject
@@ -71,7 +71,7 @@ async def reply_at_end(request: Request, adapt: Callable[[JsonObject], JsonObjec
     admitted, is_vast = submitted
     services = services_of(request)
     with request.app.state.sync_waiters.waiting(admitted.job, is_owner=admitted.is_new):
-        if not await _ends_before_client_leaves(services, admitted.job, request):
+        if not await _ends_before_client_leaves(services.jobs, admitted.job, request):
             return Response(status_code=499)
     return await reply_with(admitted.job, request, is_vast=is_vast)
 
@@ -99,8 +99,8 @@ async def reply_with_stream(request: Request, adapt: Callable[[JsonObject], Json
     return stream_of(admitted.job, request, is_new=admitted.is_new)
 
 
-async def _ends_before_client_leaves(services: Services, job: Job, request: Request) -> bool:
-    end = asyncio.ensure_future(services.jobs.pipeline.wait_for_end(job))
+async def _ends_before_client_leaves(jobs: JobServices, job: Job, request: Request) -> bool:
+    end = asyncio.ensure_future(jobs.pipeline.wait_for_end(job))
     leaving = asyncio.ensure_future(_wait_until_gone(request))
     try:
         await asyncio.wait({end, leaving}, return_when=asyncio.FIRST_COMPLETED)

@@ -12,7 +12,7 @@ from darkroom.worker.api.declared import PLAIN_TEXT, refusals
 from darkroom.worker.api.replies.health import Health, Liveness, Readiness
 from darkroom.worker.api.replies.worker import ModifierEntry
 from darkroom.worker.api.results import check_operator, services_of
-from darkroom.worker.api.services import Services
+from darkroom.worker.api.services import EngineServices, FileServices, Services
 from darkroom.worker.doctor.check import Check, failed, warning
 from darkroom.worker.engines.choices import choices_in
 from darkroom.worker.engines.health import engine_as_json, find_worker_problems
@@ -50,7 +50,11 @@ async def ready(request: Request, verbose: str | None = None) -> JSONResponse:
     if verbose is None:
         return _readiness(services, None)
     check_operator(request)
-    checks = [*await services.observation.examine(), *await _broken_pack_checks(services), *_manifest_checks(services)]
+    checks = [
+        *await services.observation.examine(),
+        *await _broken_pack_checks(services.engines),
+        *_manifest_checks(services.files),
+    ]
     return _readiness(services, [check.as_json() for check in checks])
 
 
@@ -72,10 +76,10 @@ def _readiness(services: Services, checks: list[dict[str, str]] | None) -> JSONR
     return JSONResponse(body, status_code=503, headers={"Retry-After": "5"})
 
 
-async def _broken_pack_checks(services: Services) -> list[Check]:
+async def _broken_pack_checks(engines: EngineServices) -> list[Check]:
     """Return a failed check for each pack of custom nodes that an engine of ours could not load."""
     checks = []
-    for engine in services.engines.pool.clients_serving:
+    for engine in engines.pool.clients_serving:
         if engine.has_check:
             try:
                 _, answer = await engine.calls.ask("GET", "/api/v1/nodes", timeout_seconds=PACKS_SECONDS)
@@ -87,10 +91,10 @@ async def _broken_pack_checks(services: Services) -> list[Check]:
     return checks
 
 
-def _manifest_checks(services: Services) -> list[Check]:
+def _manifest_checks(files: FileServices) -> list[Check]:
     """Return a warning for each model file and pack that is not as `models.toml` and `packs.toml` have it."""
     remedy = "`darkroom models fetch` brings files of models.toml, `darkroom nodes sync` packs of packs.toml"
-    return [warning(name, state, remedy) for name, state in services.files.manifest_state.differences()]
+    return [warning(name, state, remedy) for name, state in files.manifest_state.differences()]
 
 
 def _broken_packs(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -18,7 +18,7 @@ from darkroom.modifiers.registry import ModifierUnusable, UnknownModifier
 from darkroom.worker.api.asset_references import with_assets
 from darkroom.worker.api.request_warnings import RequestWarning, assumed_cost_warnings, find_size_warnings, warning_of
 from darkroom.worker.api.schemas import GenerateInput, ParsedRequest, StoresInput, WebhookInput
-from darkroom.worker.api.services import Services
+from darkroom.worker.api.services import DeliveryServices, FileServices, JobServices, RequestServices, Services
 from darkroom.worker.concurrency.dedicated_thread import run_in_dedicated_thread
 from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
 from darkroom.worker.engines.client.client import EngineClient
@@ -71,16 +71,16 @@ class CheckedPrompt:
 
 async def make_job(services: Services, parsed: ParsedRequest, name: JobName, digest: str) -> Job:
     """Create a job whose prompt has passed the policy and the graph check, its random values drawn."""
-    _check_timeout(services, parsed.input)
-    webhook = webhook_target(services, parsed.input.webhook)
+    _check_timeout(services.jobs, parsed.input)
+    webhook = webhook_target(services.deliveries, parsed.input.webhook)
     credentials, notes = _credentials(services, parsed.input)
-    parsed = await _with_stored_workflow(services, parsed)
+    parsed = await _with_stored_workflow(services.files, parsed)
     async with with_assets(services, parsed, name.owner) as parsed:
         made = await _checked_prompt(services, parsed, name, credentials)
     now_ms = int(time.time() * 1000)
     turn_ms = _check_estimates(services, parsed, made.price.cost, now_ms)
-    request = _job_request(services, parsed, webhook, name.counted_as, made, notes)
-    await _check_room(services, name, made.prompt, request.extra)
+    request = _job_request(services.deliveries, parsed, webhook, name.counted_as, made, notes)
+    await _check_room(services.files, name, made.prompt, request.extra)
     queued_at_ms = min(parsed.queued_at_ms or now_ms, now_ms)
     if parsed.input.deadline is not None:
         deadline_ms = queued_at_ms + round(parsed.input.deadline * 1000)
@@ -101,25 +101,25 @@ async def make_job(services: Services, parsed: ParsedRequest, name: JobName, dig
     )
 
 
-async def _check_room(services: Services, name: JobName, prompt: JsonObject, extra: JsonObject) -> None:
+async def _check_room(files: FileServices, name: JobName, prompt: JsonObject, extra: JsonObject) -> None:
     """Check that the caller may store the files and the record of a new job. Raises LimitReached."""
-    quota = services.files.caller_quota
+    quota = files.caller_quota
     if name.counted_as and quota.counts_bytes:
         weight = await off_loop(needs_thread(prompt, extra), weight_of, [prompt, extra])
         quota.check_job(name.counted_as, name.job_id, weight.num_bytes)
 
 
-async def _with_stored_workflow(services: Services, parsed: ParsedRequest) -> ParsedRequest:
+async def _with_stored_workflow(files: FileServices, parsed: ParsedRequest) -> ParsedRequest:
     """Return the request with the stored workflow that it names, if any. Raises WorkflowNotFound, StateUnusable."""
     if not parsed.input.workflow:
         return parsed
-    stored = await services.files.workflows.get(parsed.input.workflow)
+    stored = await files.workflows.get(parsed.input.workflow)
     given = parsed.input.model_copy(update={"workflow_json": stored.document})
     return replace(parsed, input=given, stored=stored)
 
 
 def _job_request(
-    services: Services,
+    deliveries: DeliveryServices,
     parsed: ParsedRequest,
     webhook: WebhookTarget | None,
     counted_as: str,
@@ -131,7 +131,7 @@ def _job_request(
         modifier=given.modifier,
         priority=given.priority,
         wants_base64=parsed.wants_base64,
-        wants_engine_response=parsed.wants_engine_response or services.deliveries.outputs.include_engine_response,
+        wants_engine_response=parsed.wants_engine_response or deliveries.outputs.include_engine_response,
         webhook=webhook,
         extra=_extra_data(given),
         base_url=parsed.base_url,
@@ -179,9 +179,9 @@ def _check_estimates(services: Services, parsed: ParsedRequest, cost: float, now
     return place.turn_ms
 
 
-def _check_timeout(services: Services, given: GenerateInput) -> None:
+def _check_timeout(jobs: JobServices, given: GenerateInput) -> None:
     """Refuse a time limit above the worker's own. Raises RequestRejected."""
-    allowed = services.jobs.limits.job_timeout_seconds
+    allowed = jobs.limits.job_timeout_seconds
     if given.timeout is not None and given.timeout > allowed:
         message = f"timeout: too long; got {given.timeout:g} s, expected at most {allowed:g} (JOB_TIMEOUT)"
         raise RequestRejected([Problem(message, field="input.timeout", type="too_long", allowed={"maximum": allowed})])
@@ -262,8 +262,8 @@ async def _prompt_checked_by(
     overridden = Overridden({})
     try:
         object_info = await engine.known_object_info()
-        defaults = await _defaults(services, parsed.input, engine, object_info)
-        prompt: JsonObject = build_prompt(services, parsed.input, defaults)
+        defaults = await _defaults(services.requests, parsed.input, engine, object_info)
+        prompt: JsonObject = build_prompt(services.requests, parsed.input, defaults)
         overrides, inputs, stored = parsed.input.overrides, parsed.input.inputs, parsed.stored
         named = None if stored is None else stored.places
         overridden = await with_overrides(prompt, overrides, object_info, services.requests.prompt_rules, named, inputs)
@@ -300,7 +300,7 @@ async def _prompt_checked_by(
             services.requests.caller_rates.spend_pixel_steps(name.counted_as, pixel_steps)
         steps = await off_loop(is_large, steps_of, work)
     except RequestRejected as rejected:
-        raise _with_request_fields(services, parsed.input.modifier, overridden, rejected) from None
+        raise _with_request_fields(services.requests, parsed.input.modifier, overridden, rejected) from None
     except EngineAnswerInvalid:
         if services.engines.pool.restarts_engines:
             raise services.engines.pool.no_engine() from None
@@ -354,34 +354,34 @@ async def price_of(services: Services, work: PromptWork, engine: EngineClient, p
 
 
 async def _defaults(
-    services: Services, parsed: GenerateInput, engine: EngineClient, object_info: JsonObject
+    requests: RequestServices, parsed: GenerateInput, engine: EngineClient, object_info: JsonObject
 ) -> ModifierDefaults:
     """Return the defaults of the request's modifier; none for a workflow and for an unknown modifier."""
-    if parsed.modifier not in services.requests.modifiers.names():
+    if parsed.modifier not in requests.modifiers.names():
         return ModifierDefaults()
     checkpoints = checkpoints_of(object_info)
-    return await find_defaults(engine, services.requests.modifiers, checkpoints, parsed.modifier, parsed.modifications)
+    return await find_defaults(engine, requests.modifiers, checkpoints, parsed.modifier, parsed.modifications)
 
 
 def _credentials(services: Services, parsed: GenerateInput) -> tuple[Credentials, list[RequestWarning]]:
     """Return the credentials of a request, and warnings about them. Raises RequestRejected."""
-    stores, warnings = credentials_of_stores(services, parsed)
+    stores, warnings = credentials_of_stores(services.deliveries, parsed)
     secret = None if parsed.webhook is None else parsed.webhook.secret
     return replace(stores, download_headers=parsed.download_headers or None, webhook_secret=secret), warnings
 
 
-def credentials_of_stores(services: Services, asked: StoresInput) -> tuple[Credentials, list[RequestWarning]]:
+def credentials_of_stores(deliveries: DeliveryServices, asked: StoresInput) -> tuple[Credentials, list[RequestWarning]]:
     """Return the credentials of the store that a request names, and warnings about it. Raises RequestRejected."""
     stores = asked.stores()
-    return Credentials(stores=stores), [warning_of(doubt) for doubt in services.deliveries.targets.check(stores)]
+    return Credentials(stores=stores), [warning_of(doubt) for doubt in deliveries.targets.check(stores)]
 
 
-def build_prompt(services: Services, parsed: GenerateInput, defaults: ModifierDefaults) -> dict[str, Any]:
+def build_prompt(requests: RequestServices, parsed: GenerateInput, defaults: ModifierDefaults) -> dict[str, Any]:
     """Return the workflow of a request, or the prompt that its modifier makes. Raises RequestRejected."""
     if not parsed.modifier:
         return parsed.workflow_json
     try:
-        return defaults.build(services.requests.modifiers, parsed.modifier, parsed.modifications)
+        return defaults.build(requests.modifiers, parsed.modifier, parsed.modifications)
     except UnknownModifier as error:
         kind = "broken_modifier" if isinstance(error, ModifierUnusable) else "unknown_modifier"
         problem = Problem(str(error), field="input.modifier", type=kind, allowed=list(error.known))
@@ -395,27 +395,27 @@ def build_prompt(services: Services, parsed: GenerateInput, defaults: ModifierDe
 
 
 def _with_request_fields(
-    services: Services, modifier: str, overridden: Overridden, rejected: RequestRejected
+    requests: RequestServices, modifier: str, overridden: Overridden, rejected: RequestRejected
 ) -> RequestRejected:
     """Add the field of the request to each problem at an input that a modification or an override fills."""
-    is_known = modifier in services.requests.modifiers.names()
+    is_known = modifier in requests.modifiers.names()
     named = []
     for problem in rejected.problems:
         place = problem.node_id or "", problem.field or ""
         field = overridden.field_at(*place)
-        if is_known and (modification := services.requests.modifiers.get(modifier).field_at(*place)) is not None:
+        if is_known and (modification := requests.modifiers.get(modifier).field_at(*place)) is not None:
             field = f"input.modifications.{modification}"
         named.append(problem if field is None else replace(problem, field=field))
     return RequestRejected(named, rejected.summary, rejected.num_unlisted)
 
 
-def webhook_target(services: Services, given: WebhookInput | None) -> WebhookTarget | None:
+def webhook_target(deliveries: DeliveryServices, given: WebhookInput | None) -> WebhookTarget | None:
     """Return the webhook of a request; the request's settings override the environment's. Raises RequestRejected."""
     asked = given or WebhookInput()
     if asked.url:
-        services.deliveries.check_webhook_url(asked.url)
-    url = asked.url or services.deliveries.webhook.url
+        deliveries.check_webhook_url(asked.url)
+    url = asked.url or deliveries.webhook.url
     if not url:
         return None
     events = tuple(dict.fromkeys(asked.events))
-    return WebhookTarget(url, asked.timeout or services.deliveries.webhook.timeout_seconds, asked.extra_params, events)
+    return WebhookTarget(url, asked.timeout or deliveries.webhook.timeout_seconds, asked.extra_params, events)

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request
 from darkroom.worker.api.declared import refusals
 from darkroom.worker.api.replies.plan import ModelHints
 from darkroom.worker.api.results import check_caller, services_of
-from darkroom.worker.api.services import Services
+from darkroom.worker.api.services import EngineServices, Services
 from darkroom.worker.errors import EngineUnreachable
 from darkroom.worker.models.files import list_models
 
@@ -50,7 +50,7 @@ async def hint(
         {"name": item.name, "percent": round(item.percent, 1), "size_bytes": item.total_bytes or None}
         for item in models.in_flight()
     ]
-    loaded = await _loaded(services)
+    loaded = await _loaded(services.engines)
     there, coming = {file.name for file in on_disk}, {item.name for item in models.in_flight()}
     return {
         "files": files,
@@ -79,10 +79,10 @@ def _level_of(services: Services, name: str, there: set[str], coming: set[str]) 
     return services.files.models.level_beyond_disk(name)
 
 
-async def _loaded(services: Services) -> list[dict[str, Any]]:
+async def _loaded(engines: EngineServices) -> list[dict[str, Any]]:
     """Return the models that engines of ours hold, as they report them; an engine that does not answer is left out."""
     found: list[dict[str, Any]] = []
-    for engine in services.engines.pool.clients_serving:
+    for engine in engines.pool.clients_serving:
         if engine.has_check:
             try:
                 _, answer = await engine.calls.ask("GET", "/api/v1/memory", timeout_seconds=MEMORY_SECONDS)

@@ -15,7 +15,7 @@ from darkroom.contract.graph.work import PromptWork, SamplerWork, operations_cos
 from darkroom.worker.api.body_sizes import takes_jobs
 from darkroom.worker.api.declared import refusals
 from darkroom.worker.api.replies.plan import Plan
-from darkroom.worker.api.services import Services
+from darkroom.worker.api.services import EngineServices, FileServices, JobServices, Services
 from darkroom.worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, body_schema, checked_workflow, reply_to
 from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
 from darkroom.worker.engines.client.client import EngineClient
@@ -57,7 +57,7 @@ async def plan(
     """
 
     async def planned(services: Services, body: JsonObject, size_bytes: int) -> JsonObject:
-        terms = _terms(services, card, vram_gb, price_per_hour)
+        terms = _terms(services.engines, card, vram_gb, price_per_hour)
         return (await _plan(services, body, size_bytes, terms)).as_json()
 
     return await reply_to(request, planned)
@@ -75,7 +75,7 @@ class _Terms:
     card: str = ""
 
 
-def _terms(services: Services, card: str, vram_gb: float | None, price_per_hour: float | None) -> _Terms:
+def _terms(engines: EngineServices, card: str, vram_gb: float | None, price_per_hour: float | None) -> _Terms:
     """Return the terms of a request. Raises RequestRejected for a card that is not known."""
     vram_bytes = None if vram_gb is None else int(vram_gb * GIB)
     if card and vram_bytes is None:
@@ -83,7 +83,7 @@ def _terms(services: Services, card: str, vram_gb: float | None, price_per_hour:
         if vram_bytes is None:
             message = f"card: unknown card; got {card!r}, expected one of {', '.join(CARDS)}, or vram_gb instead"
             raise RequestRejected([Problem(message, "card", type="unknown_card")])
-    own = services.engines.price_per_hour or None if vram_bytes is None else None
+    own = engines.price_per_hour or None if vram_bytes is None else None
     return _Terms(vram_bytes, own if price_per_hour is None else price_per_hour, card)
 
 
@@ -147,7 +147,7 @@ async def _checked(
         limits=tuple(limits),
         estimate=estimate,
         fetched=frozenset(fetched),
-        free_bytes=_free_bytes(services),
+        free_bytes=_free_bytes(services.files),
         memory=memory,
         summary=models_summary(needs.missing, models.library.manifest, {item.name for item in needs.named}),
     )
@@ -188,7 +188,7 @@ async def _estimate(
     if priced.samplers:
         return RunEstimate(None, None, round(wait, 2), None, _no_evaluations(priced.samplers[0]))
     if terms.vram_bytes is None:
-        seconds, source = await _seconds_here(services, engine, cost, works)
+        seconds, source = await _seconds_here(services.jobs, engine, cost, works)
     else:
         seconds, source = _seconds_elsewhere(works, terms, is_known=bool(known))
     hourly = None if seconds <= 0 else terms.price_per_hour
@@ -206,13 +206,13 @@ def _no_evaluations(sampler: str) -> str:
 
 
 async def _seconds_here(
-    services: Services, engine: EngineClient, cost: float, works: Sequence[SamplerWork]
+    jobs: JobServices, engine: EngineClient, cost: float, works: Sequence[SamplerWork]
 ) -> tuple[float, str]:
     """Return the seconds on this worker's engine and their source; 0 and the reason where no pace is known.
 
     A processor does not wait for the launch of kernels: before its first job its pace counts in operations.
     """
-    clock = services.jobs.run_clock
+    clock = jobs.run_clock
     if works and not clock.has_runs and await _is_processor(engine):
         cost = max(cost, operations_cost(works))
     return clock.plan(cost)
@@ -247,8 +247,8 @@ def _noting(problems: list[Problem]) -> Any:
         problems += rejected.problems
 
 
-def _free_bytes(services: Services) -> int:
+def _free_bytes(files: FileServices) -> int:
     """Return the free bytes of the disk with the model files, beyond those that stay free."""
-    library = services.files.models.library
+    library = files.models.library
     folder = next(path for path in (library.directory, *library.directory.parents) if path.exists())
     return max(0, shutil.disk_usage(folder).free - library.limits.min_free_bytes)

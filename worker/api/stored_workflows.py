@@ -18,7 +18,7 @@ from darkroom.worker.api.generate import reply_at_end, reply_at_once, reply_with
 from darkroom.worker.api.replies.results import Result
 from darkroom.worker.api.replies.workflows import Deleted, StoredWorkflowEntry, StoredWorkflowList
 from darkroom.worker.api.results import check_caller, check_operator, services_of
-from darkroom.worker.api.services import Services
+from darkroom.worker.api.services import EngineServices, FileServices, RequestServices
 from darkroom.worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, FIELD, workflow_of
 from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
 from darkroom.worker.errors import EngineUnreachable, Problem, RequestRejected
@@ -79,12 +79,12 @@ async def put_workflow(name: str, request: Request) -> Response:
     with services.requests.bodies.memory.lease(sender_of(request)) as lease:
         content = await services.requests.bodies.read(request, lease)
         body = await services.requests.bodies.parse(content)
-        document = await workflow_of(services, body)
+        document = await workflow_of(services.requests, body)
         await services.requests.prompt_rules.check_size(document, len(content))
-        object_info = await _object_info(services)
-        workflow = await _workflow_of(services, name, body, document, object_info)
+        object_info = await _object_info(services.engines)
+        workflow = await _workflow_of(services.requests, name, body, document, object_info)
         stored, is_new = await services.files.workflows.put(workflow)
-    shown = await _shown(services, stored, object_info, has_document=True)
+    shown = await _shown(services.files, stored, object_info, has_document=True)
     return JSONResponse(shown, status_code=201 if is_new else 200)
 
 
@@ -95,8 +95,8 @@ async def list_workflows(request: Request) -> Response:
     """Return the newest version of every stored workflow, without the workflows themselves."""
     services = services_of(request)
     check_caller(request)
-    object_info = await _known_object_info(services)
-    found = [await _shown(services, item, object_info) for item in await services.files.workflows.newest()]
+    object_info = await _known_object_info(services.engines)
+    found = [await _shown(services.files, item, object_info) for item in await services.files.workflows.newest()]
     return JSONResponse({"workflows": found})
 
 
@@ -111,7 +111,9 @@ async def get_workflow(name: str, request: Request) -> Response:
     services, caller = services_of(request), check_caller(request)
     stored = await services.files.workflows.get(name)
     is_operator = Scope.ADMIN in caller.scopes
-    return JSONResponse(await _shown(services, stored, await _known_object_info(services), has_document=is_operator))
+    return JSONResponse(
+        await _shown(services.files, stored, await _known_object_info(services.engines), has_document=is_operator)
+    )
 
 
 @router.delete(
@@ -180,28 +182,28 @@ def _naming(name: str) -> Callable[[JsonObject], JsonObject]:
     return adapt
 
 
-async def _object_info(services: Services) -> JsonObject:
+async def _object_info(engines: EngineServices) -> JsonObject:
     """Return the node declarations of an engine. Raises NotReady, EngineUnreachable."""
-    engine = await services.engines.pool.any_known_within(ENGINE_WAIT_SECONDS)
+    engine = await engines.pool.any_known_within(ENGINE_WAIT_SECONDS)
     try:
         return await engine.known_object_info()
     except EngineUnreachable:
-        raise services.engines.pool.no_engine() from None
+        raise engines.pool.no_engine() from None
 
 
-async def _known_object_info(services: Services) -> JsonObject:
+async def _known_object_info(engines: EngineServices) -> JsonObject:
     """Return the node declarations that are known without waiting for an engine; empty for none."""
     try:
-        return await services.engines.pool.any_client.known_object_info()
+        return await engines.pool.any_client.known_object_info()
     except EngineUnreachable:
         return {}
 
 
 async def _workflow_of(
-    services: Services, name: str, body: JsonObject, document: JsonObject, object_info: JsonObject
+    requests: RequestServices, name: str, body: JsonObject, document: JsonObject, object_info: JsonObject
 ) -> StoredWorkflow:
     """Return the workflow of a body, its named inputs found. Raises RequestRejected."""
-    prompt = await as_prompt(document, object_info, services.requests.prompt_rules)
+    prompt = await as_prompt(document, object_info, requests.prompt_rules)
     settings = body if FIELD in body else {}
     description, given = settings.get("description") or "", settings.get("inputs")
     problems = []
@@ -214,7 +216,7 @@ async def _workflow_of(
         problems.append(Problem(f"expected an object of at most {MAX_INPUTS} named inputs", "inputs"))
     if problems:
         raise RequestRejected(problems)
-    app = await app_mode_of(document, object_info, services.requests.prompt_rules)
+    app = await app_mode_of(document, object_info, requests.prompt_rules)
     if given is None:
         inputs = {key: NamedInput(places) for key, places in app.inputs.items()}
     else:
@@ -239,12 +241,12 @@ def _named_inputs(given: JsonObject, prompt: JsonObject, object_info: JsonObject
 
 
 async def _shown(
-    services: Services, stored: StoredWorkflow, object_info: JsonObject, *, has_document: bool = False
+    files: FileServices, stored: StoredWorkflow, object_info: JsonObject, *, has_document: bool = False
 ) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "name": stored.name,
         "version": stored.version,
-        "versions": await services.files.workflows.versions(stored.name),
+        "versions": await files.workflows.versions(stored.name),
         "created_ms": stored.created_ms,
         "description": stored.description,
         "inputs": {

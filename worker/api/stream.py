@@ -21,7 +21,7 @@ from fastapi.responses import Response, StreamingResponse
 
 from darkroom.worker.api.declared import EVENT_STREAM, refusals
 from darkroom.worker.api.results import check_caller, not_found, public_outputs, services_of
-from darkroom.worker.api.services import Services
+from darkroom.worker.api.services import JobServices
 from darkroom.worker.engines.preview_frames import PreviewFrame
 from darkroom.worker.jobs.envelope import result_of
 from darkroom.worker.jobs.ownership import find_job
@@ -89,7 +89,7 @@ async def events_of(job: Job, request: Request, *, is_new: bool = False) -> Asyn
                     job.seq, {"request_id": job.public_id, "status": "error", "message": message, **_times(began)}
                 )
                 return
-            snapshot, frame = _snapshot(services, services.jobs.pipeline.visible(job)), job.preview
+            snapshot, frame = _snapshot(services.jobs, services.jobs.pipeline.visible(job)), job.preview
             if snapshot != shown or frame is not shown_frame:
                 preview = {} if frame is None or frame is shown_frame else {"preview": _preview(frame)}
                 shown, shown_frame, sent_at, seq = snapshot, frame, time.monotonic(), job.seq
@@ -106,15 +106,15 @@ async def events_of(job: Job, request: Request, *, is_new: bool = False) -> Asyn
     yield Event(job.seq, {"request_id": job.public_id, "status": "final_result", "result": result, **_times(began)})
 
 
-def _snapshot(services: Services, job: Job) -> dict[str, object]:
+def _snapshot(jobs: JobServices, job: Job) -> dict[str, object]:
     return {
         "request_id": job.public_id,
         "status": job.state.value,
         "message": job.message,
         "attempt": job.attempt,
         "progress": job.progress.as_json(),
-        "queue_info": services.jobs.queue_info.sizes(),
-        "queue_position": services.jobs.queue_info.position_of(job),
+        "queue_info": jobs.queue_info.sizes(),
+        "queue_position": jobs.queue_info.position_of(job),
         "output_count": len(job.outputs),
     }
 

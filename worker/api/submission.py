@@ -25,7 +25,7 @@ from darkroom.worker.api.request_tracing import traceparent_of
 from darkroom.worker.api.request_warnings import RequestWarning, find_form_warnings, find_misspelt, id_warning
 from darkroom.worker.api.results import caller_of_jobs, check_caller, refuse, services_of
 from darkroom.worker.api.schemas import ParsedRequest, is_true, parse_generate
-from darkroom.worker.api.services import Services
+from darkroom.worker.api.services import JobServices, Services
 from darkroom.worker.autoscaler.autoscaler import Caller
 from darkroom.worker.autoscaler.envelope import EnvelopeRejected, OpenedEnvelope
 from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
@@ -126,7 +126,7 @@ class _Submission:
         """Set the ids of the job. Returns True if the request names one, so that it may be a repetition."""
         named = parsed.input.request_id or self._request.headers.get("idempotency-key", "")
         place = "input.request_id" if parsed.input.request_id else "Idempotency-Key"
-        asked, named = named, named or await _repeated_id(self._services, envelope, digest)
+        asked, named = named, named or await _repeated_id(self._services.jobs, envelope, digest)
         self.job_id = self._asked_id = clean_id(named) if named else fresh_id()
         self._id_warnings = id_warning(asked, self._asked_id, place) if asked else []
         if named:
@@ -206,13 +206,13 @@ async def _json_of(services: Services, content: bytes | bytearray) -> dict[str, 
         raise EnvelopeRejected(error.problems, {"error": "invalid JSON"}) from None
 
 
-async def _repeated_id(services: Services, envelope: OpenedEnvelope | None, digest: str) -> str:
+async def _repeated_id(jobs: JobServices, envelope: OpenedEnvelope | None, digest: str) -> str:
     """Return the job id for a request that the platform's client may repeat, while the job runs and after it succeeded.
 
     A job that failed or was cancelled is run again, under a new id.
     """
     repeated = envelope.repeat_id(digest) if envelope else ""
-    earlier = await services.jobs.store.find(repeated) if repeated else None
+    earlier = await jobs.store.find(repeated) if repeated else None
     is_over = earlier is not None and earlier.state.is_terminal and earlier.state is not JobState.COMPLETED
     return "" if is_over else repeated
 
@@ -223,7 +223,7 @@ def _asked_cost(services: Services, parsed: ParsedRequest | None) -> float:
     if parsed is None or needs_thread(parsed.input.workflow_json):
         return unknown
     try:
-        work = PromptWork(build_prompt(services, parsed.input, ModifierDefaults()))
+        work = PromptWork(build_prompt(services.requests, parsed.input, ModifierDefaults()))
         return services.platform.price_of(work, {}).cost
     except RequestRejected:
         return unknown

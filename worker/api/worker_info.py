@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from darkroom.worker.api.declared import refusals
 from darkroom.worker.api.replies.worker import EngineEntry, WorkerInfo
 from darkroom.worker.api.results import check_caller, check_operator, services_of
-from darkroom.worker.api.services import Services
+from darkroom.worker.api.services import EngineServices
 from darkroom.worker.engines.client.client import EngineClient
 from darkroom.worker.engines.health import engine_as_json
 from darkroom.worker.errors import EngineUnreachable, Forbidden, Unauthorized
@@ -34,7 +34,7 @@ async def worker(request: Request) -> dict[str, Any]:
     """Return the devices, checkpoints and measured speed of this worker, and what the caller may do here."""
     services = services_of(request)
     caller = _caller(request)
-    checkpoints = await _checkpoints(services)
+    checkpoints = await _checkpoints(services.engines)
     return {
         "version": version(),
         "is_ready": services.jobs.gate.is_open and bool(services.engines.pool.clients_serving),
@@ -88,8 +88,8 @@ async def _devices(engine: EngineClient) -> list[dict[str, Any]]:
     return [{"name": str(device.get("name", "unknown")), "memory_bytes": device.get("vram_total")} for device in listed]
 
 
-async def _checkpoints(services: Services) -> list[dict[str, Any]]:
-    engine = services.engines.pool.any_client
+async def _checkpoints(engines: EngineServices) -> list[dict[str, Any]]:
+    engine = engines.pool.any_client
     with contextlib.suppress(EngineUnreachable):
         if engine.has_check:
             found = await engine.families.checkpoints()

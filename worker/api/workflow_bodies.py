@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from darkroom.worker.api.callers import sender_of
 from darkroom.worker.api.request_forms import read_workflow
 from darkroom.worker.api.results import check_caller, refuse, services_of
-from darkroom.worker.api.services import Services
+from darkroom.worker.api.services import RequestServices, Services
 from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
 from darkroom.worker.errors import WorkerError
 from darkroom.worker.guard.json_body import nested_too_deeply
@@ -71,15 +71,15 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, Answer]) -
 
 async def checked_workflow(services: Services, body: JsonObject, size_bytes: int) -> JsonObject:
     """Return the workflow of a body within the limits of size. Raises RequestRejected."""
-    workflow = await workflow_of(services, body)
+    workflow = await workflow_of(services.requests, body)
     await services.requests.prompt_rules.check_size(workflow, size_bytes)
     return workflow
 
 
-async def workflow_of(services: Services, body: JsonObject) -> JsonObject:
+async def workflow_of(requests: RequestServices, body: JsonObject) -> JsonObject:
     """Return the workflow of a body, one in a text or a file unpacked in a thread. Raises RequestRejected."""
     is_plain = is_workflow(body) or is_workflow(body.get(FIELD))
-    return await off_loop(not is_plain or needs_thread(body), workflow_in, body, services.requests.bodies.structure)
+    return await off_loop(not is_plain or needs_thread(body), workflow_in, body, requests.bodies.structure)
 
 
 def workflow_in(body: JsonObject, limits: JsonLimits) -> JsonObject:
