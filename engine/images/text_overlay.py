@@ -64,7 +64,8 @@ def with_text(images: torch.Tensor, text: str, style: TextStyle, check: Callable
     """Draw a text over images [B, H, W, 3] of 0..1. `check` is called between steps, and raises to end them."""
     height, width = images.shape[1:3]
     layer = torch.from_numpy(_drawn(width, height, text, style, check).astype(np.float32) / 255.0)
-    color, alpha = layer.to(images.device, images.dtype).split((3, 1), dim=-1)  # [H, W, 3], [H, W, 1]
+    drawn = layer.to(images.device, images.dtype)  # [H, W, 4]
+    color, alpha = drawn[..., :3], drawn[..., 3:]
     return images * (1.0 - alpha) + color * alpha
 
 

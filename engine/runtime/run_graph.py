@@ -150,8 +150,8 @@ class RunGraph:
             return None
         body = {item: self.prompt.node(item) for item in loop.body}
         inner = {item: self._loops[item] for item in loop.body if item in self._loops}
-        nodes = (self.prompt.node(item) for item in (loop.start, loop.end))
-        return LoopNodes(*nodes, body, inner, collects, self.prompt.num_nodes)
+        start, end = self.prompt.node(loop.start), self.prompt.node(loop.end)
+        return LoopNodes(start, end, body, inner, collects, self.prompt.num_nodes)
 
     def watch(self, outputs: Sequence[str]) -> None:
         """Track the results that these outputs still need, so that the cache can free others."""
@@ -266,7 +266,8 @@ class RunGraph:
         if not is_link(value):
             return True
         lists_out = self.rules_of(self.prompt.node(value[0])).lists_out
-        return value[1] < len(lists_out) and lists_out[value[1]]
+        slot: int = value[1]
+        return slot < len(lists_out) and lists_out[slot]
 
     def _takers_of(self, node_id: str) -> list[tuple[Node, str]]:
         """Return the inputs that take results of a node."""

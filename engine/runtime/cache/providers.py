@@ -12,6 +12,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from darkroom.contract.graph.signature import Key, is_unique
@@ -105,7 +106,7 @@ class ProvidedResults:
 
     def begin(self) -> None:
         for provider in self._providers:
-            _guarded(provider, lambda item=provider: item.on_prompt_start(self._prompt_id), None)
+            _guarded(provider, partial(provider.on_prompt_start, self._prompt_id), None)
 
     async def find(self, node_id: str, class_type: str, key: Key) -> NodeResult | None:
         """Return the result of a node that a provider has, or None."""
@@ -113,7 +114,7 @@ class ProvidedResults:
         if context is None:
             return None
         for provider in self._providers:
-            if not _guarded(provider, lambda item=provider: item.should_cache(context), otherwise=False):
+            if not _guarded(provider, partial(provider.should_cache, context), otherwise=False):
                 continue
             try:
                 value = await provider.on_lookup(context)
@@ -133,7 +134,7 @@ class ProvidedResults:
             return
         value = CacheValue(result.outputs, result.ui)
         for provider in self._providers:
-            if _guarded(provider, lambda item=provider: item.should_cache(context, value), otherwise=False):
+            if _guarded(provider, partial(provider.should_cache, context, value), otherwise=False):
                 task = asyncio.ensure_future(_stored(provider, context, value))
                 self._stores.add(task)
                 task.add_done_callback(self._stores.discard)
@@ -145,7 +146,7 @@ class ProvidedResults:
             for task in late:
                 task.cancel()
         for provider in self._providers:
-            _guarded(provider, lambda item=provider: item.on_prompt_end(self._prompt_id), None)
+            _guarded(provider, partial(provider.on_prompt_end, self._prompt_id), None)
 
 
 async def _stored(provider: CacheProvider, context: CacheContext, value: CacheValue) -> None:

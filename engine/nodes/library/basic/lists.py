@@ -74,7 +74,7 @@ def merge_text_lists(
 
 def single_images(images: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return the images of batches [B, H, W, C] as batches of one."""
-    return [image for batch in images for image in batch.split(1)]
+    return [image[None] for batch in images for image in batch]
 
 
 NODES = (create_list, get_item_from_list, merge_image_lists, merge_text_lists)

@@ -132,7 +132,7 @@ def _indexes_of(mode: Mapping[str, Any]) -> Sequence[int]:
 
 
 class _Copied(NamedTuple):
-    """What an iteration gives: links to what it makes, to what the next takes, and to all that it must have run."""
+    """Links to the output of an iteration, to the value that the next one takes, and to all that it must have run."""
 
     made: Any
     carried: Any
@@ -250,7 +250,7 @@ def loop_iteration(
     index = others.get("item_index", (0,))[0]
     item = list_item[index] if list_item else None
     carried = [None] if current_iteration_value is None else list(current_iteration_value)
-    return iteration_index[0], is_first[0], is_last[0], item, carried  # type: ignore[return-value]
+    return iteration_index[0], is_first[0], is_last[0], item, carried
 
 
 @node("LoopProgress", display_name=None, category="sd", python_module=MODULE, is_output=True, input_is_list=True,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from darkroom.engine.nodes.base import Field, Growing, NodeContext, NodeEnvironment, Socket, Text, node
@@ -18,7 +18,7 @@ from darkroom.engine.nodes.sockets import STRING
 MAX_WIDTH = 10_000
 MAX_INDEXES = 10
 NAMES = tuple(string.ascii_lowercase)
-CONVERSIONS = {None: str, "s": str, "r": repr, "a": ascii}
+CONVERSIONS: dict[str | None, Callable[[Any], str]] = {None: str, "s": str, "r": repr, "a": ascii}
 FIELD_NAME = re.compile(r"([^.\[\]]*)((?:\[[^\]]+\])*)")
 INDEX = re.compile(r"\[([^\]]+)\]")
 

@@ -10,6 +10,9 @@ from darkroom.engine.runtime.cache.providers import CacheContext, CacheProvider,
 __all__ = ["CacheContext", "CacheProvider", "CacheValue", "Caching"]
 
 
+Provider = CacheProvider  # within the class its name is a member
+
+
 class _Done(Awaitable[None]):
     """Something done already, for packs that await it and for those that do not."""
 
@@ -26,13 +29,13 @@ class Caching:
     CacheValue = CacheValue
 
     @staticmethod
-    def register_provider(provider: CacheProvider) -> Awaitable[None]:
+    def register_provider(provider: Provider) -> Awaitable[None]:
         """Add a provider to the engine whose nodes are loaded. May be awaited."""
         HOST.get().engine.cache_providers.register(provider)
         return _Done()
 
     @staticmethod
-    def unregister_provider(provider: CacheProvider) -> Awaitable[None]:
+    def unregister_provider(provider: Provider) -> Awaitable[None]:
         """Remove a provider. May be awaited."""
         HOST.get().engine.cache_providers.unregister(provider)
         return _Done()

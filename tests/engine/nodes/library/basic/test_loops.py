@@ -317,7 +317,8 @@ def test_a_loop_goes_on_in_the_iteration_in_which_an_engine_was_lost(tmp_path: P
 
     def latent(result: RunResult) -> bytes:
         [shown] = result.outputs["5"]["latents"]
-        return (tmp_path / "output" / shown["filename"]).read_bytes()
+        saved: bytes = (tmp_path / "output" / shown["filename"]).read_bytes()
+        return saved
 
     recorded = EngineSettings(
         base_directory=tmp_path, cpu=True, checkpoint_directory=tmp_path / "records", checkpoint_seconds=0.0

@@ -35,7 +35,7 @@ def test_a_text_is_saved_in_its_format(tmp_path: Path, kind: str, text: str, sav
 def test_what_is_no_text_or_too_long_is_refused(tmp_path: Path) -> None:
     context = node_context(small_store(tmp_path), tmp_path)
     with pytest.raises(TypeError, match="^text: no text"):
-        save_text(context, text=["a"])  # type: ignore[arg-type]
+        save_text(context, text=["a"])
     with pytest.raises(TextTooLong):
         save_text(context, text="a" * (MAX_TEXT_CHARACTERS + 1))
     assert list(tmp_path.iterdir()) == []
