@@ -21,7 +21,7 @@ from tests.contract.graph.declared import node as of_class
 BUILT_IN = {item.class_type: item for item in built_in_nodes()}
 USED = (
     "StartLoop", "EndLoop", "LoopIteration", "LoopProgress", "LoopResult", "CreateList", "GetItemFromList",
-    "PreviewAny", "PrimitiveInt",
+    "PreviewAny", "PrimitiveInt", "ComfySwitchNode",
 )  # fmt: skip
 Told = list[Event]
 
@@ -146,6 +146,21 @@ def test_a_list_is_carried_whole(looping: Looping) -> None:
         "show": of_class("PreviewAny", source=["end", 0]),
     }
     assert looping.shown(carried) == ["3", "5"]  # the Fibonacci numbers
+
+
+def test_what_a_switch_leaves_out_of_the_first_iteration_is_not_computed(looping: Looping) -> None:
+    """Without an initial value the first iteration has no list to take an item of."""
+    continued = {
+        "start": start(3),
+        "n": of_class("PrimitiveInt", value=7),
+        "item": of_class("GetItemFromList", list=["start", 4], index=1),
+        "value": of_class("ComfySwitchNode", switch=["start", 1], on_true=["n", 0], on_false=["item", 0]),
+        "add": of_class("Add", a=["value", 0], b=1),
+        "next": of_class("CreateList", **{"inputs.input0": ["n", 0], "inputs.input1": ["add", 0]}),
+        "end": of_class("EndLoop", output_value=["add", 0], next_iteration_value=["next", 0], accumulate=True),
+        "show": of_class("PreviewAny", source=["end", 0]),
+    }
+    assert looping.shown(continued) == ["8", "9", "10"]
 
 
 def test_a_loop_within_a_loop_runs_whole_in_each_iteration(looping: Looping) -> None:
