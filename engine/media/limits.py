@@ -16,7 +16,7 @@ from typing import Any
 
 from darkroom.engine.media.opened import BadMedia
 
-BYTES_PER_PIXEL = 18  # while a video is read: as bytes, as floats, and one frame more
+BYTES_PER_PIXEL = 28  # while a video is read: as floats, once more in one tensor, and one frame more
 BYTES_PER_SAMPLE = 12  # while audio is read: the samples in their own type, as float32, and joined
 MICROSECONDS = 1_000_000  # the unit of a container's duration
 

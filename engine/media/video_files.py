@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from darkroom.engine.media.audio_files import audio_frame, join_frames, layout_of
+from darkroom.engine.media.frame_pixels import FramePixels
 from darkroom.engine.media.limits import BYTES_PER_PIXEL, check_declared_audio, check_declared_frames, video_too_large
 from darkroom.engine.media.opened import BadMedia, Source, opened_for_reading, opened_for_writing
 from darkroom.engine.media.time_window import WHOLE, TimeWindow
@@ -97,6 +98,7 @@ def _without_audio(
 
 
 def _images(frames: Iterable[Any], stream: Any, max_bytes: int, check_cancelled: Callable[[], None]) -> torch.Tensor:
+    convert = FramePixels()
     decoded: list[torch.Tensor] = []
     num_pixels = 0
     for frame in frames:
@@ -104,14 +106,14 @@ def _images(frames: Iterable[Any], stream: Any, max_bytes: int, check_cancelled:
         num_pixels += frame.width * frame.height
         if num_pixels * BYTES_PER_PIXEL > max_bytes:
             raise video_too_large(f"at least {num_pixels} pixels in {len(decoded) + 1} frames", max_bytes)
-        decoded.append(torch.from_numpy(frame.to_ndarray(format="rgb24")))  # [H, W, 3], 0..255
+        decoded.append(convert.convert(frame)[0])  # [H, W, 3], float32, 0..1
     height, width = decoded[0].shape[:2] if decoded else (stream.height, stream.width)
     images = torch.empty(len(decoded), height, width, 3)
     for index, image in enumerate(decoded):
         if image.shape != images.shape[1:]:
             found = f"{image.shape[1]}x{image.shape[0]}"
             raise BadMedia(f"frame {index}: another size; got {found} px, expected {width}x{height} px")
-        torch.div(image, 255.0, out=images[index])
+        images[index] = image
     return images
 
 

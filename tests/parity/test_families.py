@@ -20,6 +20,10 @@ FAST = {
     ),
     "zero123": ("zero123_batched_cfg_1",),
     "cascade": ("cascade_control_super_resolution",),
+    "core_nodes": (
+        "batches_and_alpha", "feather_sides", "guidance_and_sampling_options", "latent_composites_and_batches",
+        "load_odd_formats", "porter_duff_modes", "resize_masks_and_images", "total_pixels_steps",
+    ),
     "later_nodes": (
         "resize_pictures", "resize_masks", "growing_batches", "logic_and_arithmetic", "advanced_saving",
     ),

@@ -14,6 +14,7 @@ import av
 import pytest
 import torch
 
+from darkroom.engine.media.limits import BYTES_PER_PIXEL
 from darkroom.engine.media.opened import BadMedia
 from darkroom.engine.media.video import (
     Audio,
@@ -131,21 +132,21 @@ def test_a_webm_becomes_h264_when_that_is_asked_for(tmp_path: Path, codec: str) 
 
 
 def test_a_video_too_large_for_the_memory_is_refused_before_it_is_decoded(mp4: Path) -> None:
-    small = VideoFromFile(mp4, lambda: 3 * WIDTH * HEIGHT * 18)
+    small = VideoFromFile(mp4, lambda: 3 * WIDTH * HEIGHT * BYTES_PER_PIXEL)
     with pytest.raises(BadMedia, match=r"too large for the free memory; got 24576 pixels in 8 frames of 64x48 px"):
         small.get_components()
 
 
 def test_a_video_that_does_not_declare_its_frames_is_refused_while_it_is_decoded(tmp_path: Path) -> None:
     write_webm(tmp_path / "a.webm", images(), "vp9", 8.0, 40.0, {})
-    small = VideoFromFile(tmp_path / "a.webm", lambda: 3 * WIDTH * HEIGHT * 18)
+    small = VideoFromFile(tmp_path / "a.webm", lambda: 3 * WIDTH * HEIGHT * BYTES_PER_PIXEL)
     with pytest.raises(BadMedia, match=r"too large for the free memory; got at least 12288 pixels in 4 frames"):
         small.get_components()
 
 
 def test_the_audio_of_a_video_counts_as_well(tmp_path: Path) -> None:
     write_video(tmp_path / "a.mp4", images(), Fraction(1), {}, torch.zeros(1, 2, 8 * 44100), 44100)
-    small = VideoFromFile(tmp_path / "a.mp4", lambda: 8 * WIDTH * HEIGHT * 18)
+    small = VideoFromFile(tmp_path / "a.mp4", lambda: 8 * WIDTH * HEIGHT * BYTES_PER_PIXEL)
     with pytest.raises(BadMedia, match=r"audio: too long for the free memory; got .* 2 channels at 44100 Hz"):
         small.get_components()
 
