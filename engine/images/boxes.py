@@ -42,4 +42,4 @@ def corners_of(box: Box) -> Corners:
 
 def _is_side(value: object) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and abs(value) <= LARGEST_PX  # type: ignore[arg-type, operator]
+    return is_number and math.isfinite(value) and abs(value) <= LARGEST_PX  # type: ignore[arg-type]

@@ -64,7 +64,8 @@ class LinearCurve(Curve):
     """Straight lines from point to point."""
 
     def _between(self, at: Values) -> Values:
-        return np.interp(at, self._x, self._y)
+        values: Values = np.interp(at, self._x, self._y)
+        return values
 
 
 class MonotoneCubicCurve(Curve):

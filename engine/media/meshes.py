@@ -1,14 +1,11 @@
-"""Surfaces of grids of voxels, as triangles, and files of them.
+"""Surfaces of grids of voxels, as triangles.
 
 `V` corners [V, 3] in -1..1, x first, `F` triangles [F, 3] of indices of corners.
 """
 
 from __future__ import annotations
 
-import json
-import struct
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import torch
 from torch.nn import functional
@@ -25,10 +22,6 @@ FACES = (
 CORNERS = tuple((z, y, x) for x in (0, 1) for y in (0, 1) for z in (0, 1))  # of a cell
 EDGES = ((0, 1), (0, 2), (0, 4), (1, 3), (1, 5), (2, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7), (6, 7))
 PLANES = ((0, 1, (2, 1.0)), (0, 2, (1, -1.0)), (1, 2, (0, 1.0)))  # two axes, and their normal with its sign
-
-MAGIC, VERSION = b"glTF", 2
-JSON_CHUNK, BINARY_CHUNK = 0x4E4F534A, 0x004E4942
-FLOAT, UNSIGNED_INT, TRIANGLES, CORNER_BUFFER, INDEX_BUFFER = 5126, 5125, 4, 34962, 34963
 
 Surface = tuple[torch.Tensor, torch.Tensor]  # corners [V, 3], float32, and triangles [F, 3], int64
 
@@ -129,32 +122,3 @@ def _joined(cells: torch.Tensor, rank: torch.Tensor, slopes: torch.Tensor, sizes
         against = torch.stack([torch.stack([a, d, b], 1), torch.stack([a, c, d], 1)], 1)
         triangles.append(torch.where(faces_along, along, against).flatten(0, 1))
     return torch.cat(triangles)
-
-
-def write_glb(path: Path, corners: torch.Tensor, triangles: torch.Tensor, metadata: Mapping[str, str]) -> None:
-    """Write a surface as a binary glTF 2.0 file (Khronos 2021, section 4). `metadata` are texts beside it."""
-    positions = corners.detach().cpu().float().contiguous().numpy()
-    indices = triangles.detach().cpu().to(torch.int32).contiguous().numpy()
-    binary = positions.tobytes() + indices.tobytes()  # both of whole words
-    description = {
-        "asset": {"version": "2.0", "generator": "Darkroom", "extras": dict(metadata)},
-        "buffers": [{"byteLength": len(binary)}],
-        "bufferViews": [
-            {"buffer": 0, "byteOffset": 0, "byteLength": positions.nbytes, "target": CORNER_BUFFER},
-            {"buffer": 0, "byteOffset": positions.nbytes, "byteLength": indices.nbytes, "target": INDEX_BUFFER},
-        ],
-        "accessors": [
-            {"bufferView": 0, "byteOffset": 0, "componentType": FLOAT, "count": len(positions), "type": "VEC3",
-             "max": positions.max(axis=0).tolist(), "min": positions.min(axis=0).tolist()},
-            {"bufferView": 1, "byteOffset": 0, "componentType": UNSIGNED_INT, "count": indices.size, "type": "SCALAR"},
-        ],
-        "meshes": [{"primitives": [{"attributes": {"POSITION": 0}, "indices": 1, "mode": TRIANGLES}]}],
-        "nodes": [{"mesh": 0}],
-        "scenes": [{"nodes": [0]}],
-        "scene": 0,
-    }  # fmt: skip
-    text = json.dumps(description).encode()
-    text += b" " * (-len(text) % 4)
-    header = struct.pack("<4sII", MAGIC, VERSION, 12 + 8 + len(text) + 8 + len(binary))
-    chunks = struct.pack("<II", len(text), JSON_CHUNK) + text + struct.pack("<II", len(binary), BINARY_CHUNK) + binary
-    path.write_bytes(header + chunks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,14 +17,6 @@ class Voxel:
     """VOXEL: `data` [B, z, y, x], 0..1, of which more than about a half lies inside a shape. Float32 on the CPU."""
 
     data: torch.Tensor
-
-
-@dataclass
-class Mesh:
-    """MESH: the corners [V, 3] and triangles [F, 3] of each shape. Both are one tensor where all are of one size."""
-
-    vertices: torch.Tensor | Sequence[torch.Tensor]
-    faces: torch.Tensor | Sequence[torch.Tensor]
 
 
 class ShapeVae(Vae):

@@ -14,13 +14,16 @@ import torch
 
 from darkroom.engine.diffusion.sample import Guider, Sampler
 from darkroom.engine.images.svg import Svg
+from darkroom.engine.media.file_3d import File3D
 from darkroom.engine.media.frame_stream import FrameStream
+from darkroom.engine.media.mesh import Mesh
+from darkroom.engine.media.splats.splat import Splat
 from darkroom.engine.media.video import Audio, VideoInput
 from darkroom.engine.models.clip import Clip
 from darkroom.engine.models.kinds.audio_encoder_value import AudioEncoder, AudioEncoderOutput
 from darkroom.engine.models.model import Model
 from darkroom.engine.models.patching.module_patcher import ModulePatcher
-from darkroom.engine.models.shape_vae import Mesh, Voxel
+from darkroom.engine.models.shape_vae import Voxel
 from darkroom.engine.models.vae import Vae
 from darkroom.engine.nodes.base import Hidden, Socket, Streams
 
@@ -108,6 +111,9 @@ AUDIO_ENCODER = Annotated[AudioEncoder, Socket("AUDIO_ENCODER")]
 AUDIO_ENCODER_OUTPUT = Annotated[AudioEncoderOutput, Socket("AUDIO_ENCODER_OUTPUT")]
 VOXEL = Annotated[Voxel, Socket("VOXEL")]
 MESH = Annotated[Mesh, Socket("MESH")]
+SPLAT = Annotated[Splat, Socket("SPLAT")]
+FILE_3D = Annotated[File3D, Socket("FILE_3D")]
+CAMERA = Annotated[Any, Socket("LOAD3D_CAMERA")]
 VIDEO = Annotated[VideoInput, Socket("VIDEO")]
 
 # Sockets that carry a widget's value, for inputs without a widget of their own and for outputs.

@@ -32,8 +32,8 @@ FAST = {
         "text_overlay",
     ),
     "media_nodes": (
-        "audio_join", "boxes", "color_transfer", "colors_and_curves", "crop_to_mask", "layers", "latent_cut_to_batch",
-        "painter", "regions", "tiles",
+        "audio_join", "boxes", "cameras", "color_transfer", "colors_and_curves", "crop_to_mask", "layers",
+        "latent_cut_to_batch", "painter", "regions", "tiles",
     ),
     "later_sampling": ("flux_nag", "flux_scale_rope", "ltxv_windows", "node_cfg_override_two", "prompt_japanese"),
 }  # fmt: skip

@@ -22,6 +22,9 @@ LISTS_OF_WIDGETS = frozenset(
 
 SKIPPED_LISTS = FLAGS | LISTS_OF_WIDGETS
 
+LISTED_AGAIN = {"images": "files", "result": "3d"}
+"""Lists whose files are in another list of the same node as well: `result` is what the page's 3D viewer reads."""
+
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
@@ -63,8 +66,7 @@ class InlineOutput:
 def listed_outputs(outputs: Mapping[str, JsonObject]) -> list[ListedFile | InlineOutput]:
     """List everything in a history entry's `outputs`, whatever the list's name.
 
-    Temporary files are left out, unless no node saved any other: then they are what the workflow is for. A node that
-    lists `files` lists its images there too, so its `images` are skipped then.
+    Temporary files are left out, unless no node saved any other: then they are what the workflow is for.
     """
     listed = [item for node_id, shown in outputs.items() for item in _listed_by(str(node_id), shown)]
     is_saved = any(isinstance(item, ListedFile) and item.kind != TEMPORARY for item in listed)
@@ -73,8 +75,8 @@ def listed_outputs(outputs: Mapping[str, JsonObject]) -> list[ListedFile | Inlin
 
 def _listed_by(node_id: str, shown: JsonObject) -> Iterator[ListedFile | InlineOutput]:
     for output_type, items in shown.items():
-        is_images_of_files = output_type == "images" and shown.get("files")
-        if not isinstance(items, list) or output_type in SKIPPED_LISTS or is_images_of_files:
+        is_listed_twice = bool(shown.get(LISTED_AGAIN.get(output_type, "")))
+        if not isinstance(items, list) or output_type in SKIPPED_LISTS or is_listed_twice:
             continue
         for item in items:
             if not isinstance(item, Mapping) or "filename" not in item:

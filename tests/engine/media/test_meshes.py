@@ -1,15 +1,11 @@
-"""Surfaces of voxels: how many corners and triangles they have, which way these face, and the file of them."""
+"""Surfaces of voxels: how many corners and triangles they have, which way these face."""
 
 from __future__ import annotations
-
-import json
-import struct
-from pathlib import Path
 
 import pytest
 import torch
 
-from darkroom.engine.media.meshes import cubes, surface_net, write_glb
+from darkroom.engine.media.meshes import cubes, surface_net
 
 
 def ball(side: int) -> torch.Tensor:
@@ -53,17 +49,3 @@ def test_a_surface_net_is_closed_and_has_the_volume_of_the_shape() -> None:
 def test_voxels_below_the_threshold_are_refused(surface: type) -> None:
     with pytest.raises(ValueError, match="nothing is above the threshold; got at most 0.25, expected more than 0.6"):
         surface(torch.full((4, 4, 4), 0.25), 0.6)
-
-
-def test_a_file_says_what_it_holds(tmp_path: Path) -> None:
-    corners, triangles = surface_net(ball(8), 0.4)
-    write_glb(tmp_path / "a.glb", corners, triangles, {"prompt": "{}"})
-    data = (tmp_path / "a.glb").read_bytes()
-    magic, version, length, json_length = struct.unpack_from("<4sIII", data)
-    assert (magic, version, length) == (b"glTF", 2, len(data)) and len(data) % 4 == 0
-    described = json.loads(data[20 : 20 + json_length])
-    assert described["asset"]["extras"] == {"prompt": "{}"}
-    positions, indices = described["accessors"]
-    assert positions["count"] == len(corners) and indices["count"] == triangles.numel()
-    (binary_length,) = struct.unpack_from("<I", data, 20 + json_length)
-    assert binary_length == described["buffers"][0]["byteLength"] == 12 * (len(corners) + len(triangles))

@@ -5,6 +5,10 @@ Left out: nodes of this engine only, nodes that it does not have, and those of p
 
 from __future__ import annotations
 
+OF_VIEWERS = [
+    ("LOAD3D_MODEL_INFO", "model_3d_info"), ("LOAD3D_CAMERA", "camera_info"), ("INT", "width"), ("INT", "height"),
+]  # fmt: skip
+
 OUTPUTS_OF_OUTPUT_NODES: dict[str, list[tuple[str, str]]] = {
     "SaveImage": [("IMAGE", "images")],
     "PreviewImage": [("IMAGE", "images")],
@@ -26,6 +30,12 @@ OUTPUTS_OF_OUTPUT_NODES: dict[str, list[tuple[str, str]]] = {
     "SaveLatent": [("LATENT", "samples")],
     "MaskPreview": [("MASK", "mask")],
     "PreviewAny": [("STRING", "STRING")],
+    "Save3DAdvanced": [("FILE_3D", "model_3d"), *OF_VIEWERS],
+    "Preview3DAdvanced": [("FILE_3D", "model_3d"), *OF_VIEWERS],
+    "SaveGaussianSplat": [("FILE_3D_SPLAT_ANY", "model_3d"), *OF_VIEWERS],
+    "PreviewGaussianSplat": [("FILE_3D_SPLAT_ANY", "model_3d"), *OF_VIEWERS],
+    "SavePointCloud": [("FILE_3D_POINT_CLOUD_ANY", "model_3d"), *OF_VIEWERS],
+    "PreviewPointCloud": [("FILE_3D_POINT_CLOUD_ANY", "model_3d"), *OF_VIEWERS],
     "SaveImageWebsocket": [],
     "ImageCompare": [],
     "Preview3D": [],

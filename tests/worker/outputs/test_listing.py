@@ -19,3 +19,9 @@ def test_what_the_widgets_of_a_page_read_is_no_output() -> None:
 
 def test_a_shown_text_is_an_output() -> None:
     assert listed_outputs({"1": {"text": ["12 faces"]}}) == [InlineOutput("1", "text", "12 faces")]
+
+
+def test_a_saved_model_is_listed_once() -> None:
+    saved = {"filename": "x.glb", "subfolder": "3d", "type": "output"}
+    shown = {"result": ["3d/x.glb", {"fov": 35}, []], "3d": [saved]}
+    assert listed_outputs({"1": shown}) == [ListedFile("1", "3d", "x.glb", "3d", "output")]

@@ -9,8 +9,10 @@ from typing import Annotated, Any
 import torch
 
 from darkroom.engine.media.file_3d import KINDS, File3D
-from darkroom.engine.media.meshes import Surface, cubes, surface_net, write_glb
-from darkroom.engine.models.shape_vae import Mesh, Voxel
+from darkroom.engine.media.glb import glb_of
+from darkroom.engine.media.mesh import Mesh
+from darkroom.engine.media.meshes import Surface, cubes, surface_net
+from darkroom.engine.models.shape_vae import Voxel
 from darkroom.engine.nodes.base import Combo, FilePrefix, Float, Hidden, NodeContext, NodeOutput, Socket, node
 from darkroom.engine.nodes.library.file_metadata import metadata_of
 from darkroom.engine.nodes.library.media.video import as_texts
@@ -77,14 +79,14 @@ def save_glb(
 ) -> NodeOutput:
     """Save each mesh to its own file, with the prompt in its description, or a 3D file as it is."""
     if isinstance(mesh, File3D):
-        copy = context.files.save_path(filename_prefix, suffix=mesh.suffix())
+        copy = context.files.save_path(filename_prefix, suffix=mesh.suffix)
         context.files.submit(partial(mesh.save_to, str(copy.path)))
         return NodeOutput({"3d": [copy.shown()]})
     metadata = as_texts(metadata_of(context, prompt, extra_pnginfo))
     shown = []
-    for index, (corners, triangles) in enumerate(zip(mesh.vertices, mesh.faces, strict=True)):
+    for index, item in enumerate(mesh.items()):
         output = context.files.save_path(filename_prefix, suffix=".glb", batch_index=index)
-        context.files.submit(partial(write_glb, output.path, corners, triangles, metadata))
+        context.files.submit(partial(output.path.write_bytes, glb_of(item, metadata)))
         shown.append(output.shown())
     return NodeOutput({"3d": shown})
 

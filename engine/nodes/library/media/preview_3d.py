@@ -45,7 +45,7 @@ def preview_3d(
 ) -> NodeOutput:
     """Show a model that another node has saved, or one from a link, before an image."""
     if isinstance(model_file, File3D):
-        output = context.files.save_path("preview3d", suffix=model_file.suffix())
+        output = context.files.save_path("preview3d", suffix=model_file.suffix)
         context.files.submit(partial(model_file.save_to, str(output.path)))
         model_file = output.path.name
     background = None

@@ -1,0 +1,64 @@
+"""The node that makes a camera of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from darkroom.engine.media.cameras import Lens, looking_at, orbiting, turned
+from darkroom.engine.nodes.base import Combo, DynamicChoice, Field, Float, NodeContext, Out, node
+from darkroom.engine.nodes.sockets import CAMERA
+
+REACH = 1000.0
+FAR = Float(min=-REACH, max=REACH, step=0.01)
+ADVANCED = Float(min=-REACH, max=REACH, step=0.01, extra={"advanced": True})
+POSITION = tuple(Field(f"position_{axis}", FAR, 4.0) for axis in "xyz")
+MODES = (
+    (
+        "orbit",
+        (
+            Field("yaw", Float(min=-360.0, max=360.0, step=1.0), 35.0),
+            Field("pitch", Float(min=-89.0, max=89.0, step=1.0), 30.0),
+            Field("distance", Float(min=0.01, max=REACH, step=0.01), 4.0),
+        ),
+    ),
+    ("look_at", POSITION),
+    (
+        "quaternion",
+        (
+            *POSITION,
+            *(Field(f"quat_{axis}", Float(min=-1.0, max=1.0, step=0.001), float(axis == "w")) for axis in "xyzw"),
+        ),
+    ),
+)
+ALIASES = ["camera position", "make camera info", "orbit camera", "look at camera"]
+
+Target = Annotated[float, ADVANCED]
+
+
+@node("CreateCameraInfo", display_name="Create Camera Info", category="3d",
+      python_module="comfy_extras.nodes_gaussian_splat", search_aliases=ALIASES)  # fmt: skip
+def create_camera_info(
+    context: NodeContext,
+    *,
+    mode: Annotated[Mapping[str, Any], DynamicChoice(fields=MODES)],
+    target_x: Target = 0.0,
+    target_y: Target = 0.0,
+    target_z: Target = 0.0,
+    roll: Annotated[float, Float(min=-180.0, max=180.0, step=1.0)] = 0.0,
+    fov: Annotated[float, Float(min=1.0, max=120.0, step=1.0)] = 35.0,
+    zoom: Annotated[float, Float(min=0.01, max=100.0, step=0.01)] = 1.0,
+    camera_type: Annotated[str, Combo(("perspective", "orthographic"))],
+) -> Annotated[CAMERA, Out("camera_info")]:
+    """Return a camera in an orbit about the target, at a position looking at it, or turned by a quaternion."""
+    lens, target = Lens(fov, zoom, camera_type), (target_x, target_y, target_z)
+    if mode["mode"] == "orbit":
+        position = orbiting(target, mode["yaw"], mode["pitch"], mode["distance"])
+        return looking_at(position, target, lens, roll)
+    position = (mode["position_x"], mode["position_y"], mode["position_z"])
+    if mode["mode"] == "look_at":
+        return looking_at(position, target, lens, roll)
+    return turned(position, [mode[f"quat_{axis}"] for axis in "wxyz"], lens)
+
+
+NODES = (create_camera_info,)
