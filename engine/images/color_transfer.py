@@ -107,7 +107,8 @@ def _monge_kantorovitch(own: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor
     middle_values, middle_vectors = torch.linalg.eigh(root.T @ wanted @ root)
     middle = (middle_vectors * middle_values.clamp(min=0.0).sqrt()) @ middle_vectors.T
     inverse_root = vectors / deviations
-    return inverse_root @ middle @ inverse_root.T
+    matrix: torch.Tensor = inverse_root @ middle @ inverse_root.T
+    return matrix
 
 
 def _levels_of(frame: Frame) -> torch.Tensor:
@@ -120,4 +121,5 @@ def _distribution(frames: Sequence[Frame]) -> torch.Tensor:
     for frame in frames:
         counts += torch.stack([torch.bincount(levels, minlength=LEVELS) for levels in _levels_of(frame).cpu()])
     below = counts.cumsum(1)
-    return below / below[:, -1:]
+    shares: torch.Tensor = below / below[:, -1:]
+    return shares

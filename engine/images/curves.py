@@ -86,7 +86,8 @@ class MonotoneCubicCurve(Curve):
         rise = t * t * (3 - 2 * t)
         leaving, arriving = t * (1 - t) ** 2, t * t * (t - 1)
         tangents = leaving * self._tangents[start] + arriving * self._tangents[end]
-        return (1 - rise) * self._y[start] + rise * self._y[end] + step * tangents
+        values: Values = (1 - rise) * self._y[start] + rise * self._y[end] + step * tangents
+        return values
 
 
 def _monotone_tangents(x: Values, y: Values) -> Values:

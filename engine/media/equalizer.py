@@ -62,7 +62,7 @@ def _terms(
 
 
 def _filtered(waveform: torch.Tensor, over: Sequence[torch.Tensor], under: Sequence[torch.Tensor]) -> torch.Tensor:
-    from scipy.signal import lfilter  # only here: a third of a second
+    from scipy.signal import lfilter  # type: ignore[import-untyped]  # only here: a third of a second
 
     numerator, denominator = (torch.stack(tuple(part)).double().numpy() for part in (over, under))
     samples = waveform.detach().cpu().double().numpy()

@@ -65,4 +65,5 @@ def euler_xyz(x_degrees: float, y_degrees: float, z_degrees: float) -> torch.Ten
 
 def normalized(vectors: torch.Tensor) -> torch.Tensor:
     """Return vectors of length 1."""
-    return vectors / vectors.norm(dim=-1, keepdim=True).clamp(min=LEAST)
+    unit: torch.Tensor = vectors / vectors.norm(dim=-1, keepdim=True).clamp(min=LEAST)
+    return unit

@@ -95,13 +95,18 @@ def _saturation(below: Pixels, layer: Pixels) -> Pixels:
 
 def _color(below: Pixels, layer: Pixels) -> Pixels:
     """Return hue and saturation (HSL) of the layer with the lightness below."""
-    light, below_light = (sum(item.aminmax(dim=-1, keepdim=True)) / 2 for item in (layer, below))
+    light, below_light = _lightness(layer), _lightness(below)
     room, below_room = torch.minimum(light, 1 - light), torch.minimum(below_light, 1 - below_light)
     is_grey = room.abs() <= LEAST
     scale = below_room / torch.where(is_grey, 1.0, room)
     shift = torch.where(below_light > 0.5, 1 - 2 * below_room, 0.0)
     shift = shift + torch.where(light > 0.5, 2 * below_room - scale, 0.0)
     return torch.where(is_grey, below_light, layer * scale + shift)
+
+
+def _lightness(colors: Pixels) -> Pixels:
+    low, high = colors.aminmax(dim=-1, keepdim=True)
+    return (low + high) / 2
 
 
 def _luminosity(below: Pixels, layer: Pixels) -> Pixels:

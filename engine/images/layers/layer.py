@@ -94,7 +94,7 @@ def canvas_of(document: object) -> tuple[int, int] | None:
 def whole(value: object, default: int = 0) -> int:
     """Return a number as an integer, the default for anything else."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return int(value) if is_number else default  # type: ignore[call-overload, no-any-return]
+    return int(value) if is_number else default  # type: ignore[call-overload]
 
 
 def extent_of(layers: list[Layer]) -> tuple[int, int]:

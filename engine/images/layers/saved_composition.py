@@ -137,7 +137,7 @@ def _side(value: float, natural: int) -> float:
 
 def _order(found: object, count: int) -> list[int]:
     is_list = isinstance(found, list) and all(type(index) is int for index in found)
-    return list(found) if is_list and sorted(found) == list(range(count)) else list(range(count))  # type: ignore[call-overload, type-var]
+    return list(found) if is_list and sorted(found) == list(range(count)) else list(range(count))  # type: ignore[call-overload]
 
 
 def _background(found: object) -> tuple[Rgb, float] | None:

@@ -78,7 +78,9 @@ def _read_ply(data: bytes, max_bytes: int) -> tuple[NDArray[np.float32], ...]:
     rotations = np.tile(np.array([1, 0, 0, 0], np.float32), (count, 1))
     if "rot_0" in names:
         rotations = _unit(of("rot_0", "rot_1", "rot_2", "rot_3"))
-    opacity = 1.0 / (1.0 + np.exp(-of("opacity"))) if "opacity" in names else np.ones((count, 1), np.float32)
+    opacity: NDArray[np.float32] = np.ones((count, 1), np.float32)
+    if "opacity" in names:
+        opacity = (1.0 / (1.0 + np.exp(-of("opacity")))).astype(np.float32)
     return of("x", "y", "z"), scales, rotations, opacity, _ply_harmonics(names, of, count)
 
 

@@ -61,7 +61,8 @@ def merged(splats: Sequence[Splat]) -> Splat:
     joined = [[torch.cat([getattr(part, name) for part in parts]) for parts in items] for name in ATTRIBUTES]
     numbers = [len(positions) for positions in joined[0]]
     counts = torch.tensor(numbers) if len(set(numbers)) > 1 else None
-    return Splat(*(_stacked(values, max(numbers)) for values in joined), counts)
+    made = Splat(*(_stacked(values, max(numbers)) for values in joined))
+    return replace(made, counts=counts)
 
 
 def transformed(splat: Splat, translation: torch.Tensor, rotation: torch.Tensor, scales: torch.Tensor) -> Splat:

@@ -16,7 +16,7 @@ def _complaint(environment: NodeEnvironment, color: object) -> str | None:
     is_colour = isinstance(color, str) and len(color) in (WITHOUT_ALPHA, WITH_ALPHA) and color[0] == "#"
     if is_colour and isinstance(color, str) and all(rgb_of(part) for part in (color[:7], "#" + color[-6:])):
         return None
-    return f"color: not a colour; got {str(color)[:20]!r}, expected #RRGGBB or #RRGGBBAA"
+    return f"not a colour; got {str(color)[:20]!r}, expected #RRGGBB or #RRGGBBAA"
 
 
 @node("ColorToRGBInt", display_name="Color Picker", category="utilities", python_module="comfy_extras.nodes_color",

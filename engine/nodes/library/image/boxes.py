@@ -57,7 +57,7 @@ def _complaint(environment: NodeEnvironment, crop_region: object) -> str | None:
         box = {}
     if box and min(box["x"], box["y"]) >= 0 and min(box["width"], box["height"]) >= 1:
         return None
-    return f"crop_region: no region; got {str(crop_region)[:60]}, expected {', '.join(SIDES)} in pixels, none negative"
+    return f"no region; got {str(crop_region)[:60]}, expected {', '.join(SIDES)} in pixels, none negative"
 
 
 @node("ImageCropV2", display_name="Crop Image", category="image/transform", python_module=IMAGES_MODULE,

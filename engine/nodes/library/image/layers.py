@@ -115,7 +115,8 @@ def layers_from_bounding_boxes(
     before = (layers or {}).get("layers") or ()
     first_z = max((whole(item.get("z_index")) for item in before), default=-1) + 1
     items = []
-    for index, frame in enumerate(image.split(1)):
+    for index in range(len(image)):
+        frame = image[index : index + 1]
         box = boxes[index] if index < len(boxes) else {}
         item = _item_of_box(frame, mask_of(mask, index), box, crop_to_content)
         items.append({"z_index": first_z + index, **item})

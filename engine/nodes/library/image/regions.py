@@ -45,7 +45,7 @@ def create_bounding_boxes(
     regions = regions_of(drawn, width, height)
     preview = region_preview(regions, width, height, None if background is None else background[0])
     boxes = [region.box(width, height) for region in regions]
-    shown = {"dims": [width, height], **({"input_bboxes": incoming} if incoming else {})}
+    shown: dict[str, list[Any]] = {"dims": [width, height], **({"input_bboxes": incoming} if incoming else {})}
     return NodeOutput(shown, (preview, [boxes] if boxes else [], [region.element() for region in regions]))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -46,7 +47,7 @@ def test_splats_are_joined_item_by_item_with_the_harmonics_of_the_richest() -> N
 def test_padded_items_keep_their_numbers() -> None:
     made = cloud(6)
     values = (torch.cat((getattr(made, name),) * 2) for name in ATTRIBUTES)
-    wide = Splat(*values, counts=torch.tensor([2, 6]))
+    wide = replace(Splat(*values), counts=torch.tensor([2, 6]))
     joined = merged([wide, wide])
     assert joined.numbers() == [4, 12] and len(joined.item(0).positions) == 4
 

@@ -22,9 +22,10 @@ def context(tmp_path: Path) -> NodeContext:
 def merge(context: NodeContext, tiles: list[torch.Tensor], width: int, height: int, overlap: int) -> torch.Tensor:
     listed: Any = [[width], [height], [overlap]]
     given: Any = tiles
-    return nodes.image_merge_tile_list(
+    merged: torch.Tensor = nodes.image_merge_tile_list(
         context, image_list=given, final_width=listed[0], final_height=listed[1], overlap=listed[2]
     )
+    return merged
 
 
 @pytest.mark.parametrize("overlap", [0, 24])
