@@ -16,6 +16,7 @@ from darkroom.engine.families.chroma.denoiser import ChromaDenoiser
 from darkroom.engine.families.chroma.transformer import MARK, ChromaConfig, ChromaTransformer, chroma_config
 from darkroom.engine.families.flux.latent_format import FluxLatentFormat
 from darkroom.engine.families.flux.lora import lora_keys
+from darkroom.engine.families.flux.scale_names import with_later_names
 from darkroom.engine.families.sd3.vae_files import autoencoder_16
 from darkroom.engine.families.text.t5 import t5_xxl
 from darkroom.engine.families.transformer_files import always, detect_by, transformer
@@ -26,11 +27,14 @@ TEXT_HOME = "cond_stage_model."  # ComfyUI has the old names for checkpoints of 
 NEEDED = ("img_in.weight", "double_blocks.0.img_attn.norm.key_norm.scale")
 CONTEXT_DIM = 4096
 FLOW = Parameterisation(flux_flow_of, {"shift": 1.15})
-DENOISER = transformer(
+DENOISER = with_later_names(
+    transformer(
+        MARK,
+        configure=chroma_config,
+        build=ChromaTransformer,
+        dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
+    ),
     MARK,
-    configure=chroma_config,
-    build=ChromaTransformer,
-    dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
 )
 
 

@@ -24,6 +24,7 @@ from darkroom.engine.families.chroma_radiance.transformer import (
     chroma_radiance_config,
 )
 from darkroom.engine.families.flux.lora import lora_keys
+from darkroom.engine.families.flux.scale_names import with_later_names
 from darkroom.engine.families.text.t5 import t5_xxl
 from darkroom.engine.families.transformer_files import always, detect_by, transformer
 from darkroom.engine.settings import DtypePolicy
@@ -34,14 +35,17 @@ NEEDED = ("img_in_patch.weight", "distilled_guidance_layer.norms.0.scale")
 PIXEL_EMBEDDER = ("nerf_image_embedder.embedder.0.weight", "nerf_image_embedder.embedder.0.bias")
 CONTEXT_DIM = 4096
 FLOW = Parameterisation(flux_flow_of, {"shift": 1.15})
-DENOISER = replace(
-    transformer(
-        MARK,
-        configure=chroma_radiance_config,
-        build=ChromaRadianceTransformer,
-        dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
+DENOISER = with_later_names(
+    replace(
+        transformer(
+            MARK,
+            configure=chroma_radiance_config,
+            build=ChromaRadianceTransformer,
+            dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
+        ),
+        float32_ends=PIXEL_EMBEDDER,
     ),
-    float32_ends=PIXEL_EMBEDDER,
+    MARK,
 )
 
 

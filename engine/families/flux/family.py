@@ -20,6 +20,7 @@ from darkroom.engine.families.flux.denoiser import FluxDenoiser
 from darkroom.engine.families.flux.diffusers_names import file_layout
 from darkroom.engine.families.flux.latent_format import FluxLatentFormat
 from darkroom.engine.families.flux.lora import lora_keys
+from darkroom.engine.families.flux.scale_names import with_later_names
 from darkroom.engine.families.flux.transformer import GUIDANCE, MARK, FluxConfig, FluxTransformer, flux_config
 from darkroom.engine.families.flux.uso_files import STYLE_PROJECTOR
 from darkroom.engine.families.sd3.vae_files import autoencoder_16
@@ -58,12 +59,15 @@ MERGED_BLOCKS = (
 )  # fmt: skip
 
 
-DENOISER = transformer(
+DENOISER = with_later_names(
+    transformer(
+        MARK,
+        configure=flux_config,
+        build=FluxTransformer,
+        dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
+        other_layouts=(file_layout({}),),
+    ),
     MARK,
-    configure=flux_config,
-    build=FluxTransformer,
-    dtypes=DtypePolicy(prefers=("bfloat16", "float16")),
-    other_layouts=(file_layout({}),),
 )
 
 detect_network = detect_by(DENOISER, needs=NEEDED)  # by its first block, and by the layers before and behind the blocks

@@ -11,15 +11,14 @@ from darkroom.engine.diffusion.model_sampling_variants import flux_flow_of
 from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
-    Layout,
     Match,
     ModelFamily,
     Network,
     Parameterisation,
-    Shapes,
     TensorIndex,
     TensorReader,
 )
+from darkroom.engine.families.flux.scale_names import renamed_scales
 from darkroom.engine.families.flux2.denoiser import Flux2Denoiser
 from darkroom.engine.families.flux2.diffusers_names import file_layout, lora_keys
 from darkroom.engine.families.flux2.text import (
@@ -35,31 +34,14 @@ from darkroom.engine.families.flux2.text import (
 from darkroom.engine.families.flux2.transformer import MARK, Flux2Config, Flux2Transformer, flux2_config
 from darkroom.engine.families.flux2.vae_files import AUTOENCODER, Flux2LatentFormat
 from darkroom.engine.families.layouts import behind_first, saved_behind
-from darkroom.engine.formats.weight_file import Names
 from darkroom.engine.settings import DtypePolicy
 
 PREFIX = "model.diffusion_model."
 PREFIXES = (PREFIX, "diffusion_model.", "")  # of files of the network alone
 FLOW = Parameterisation(flux_flow_of, {"shift": 2.02})
-NORMS = ("query_norm", "key_norm")  # whose factors later files call `weight`
 
 
-def _with_scales(layout: Layout) -> Layout:
-    """Return a layout for files too that call the factors of all norms `weight`."""
-
-    def found(shapes: Shapes) -> Names | None:
-        names = layout(shapes)
-        return None if names is None else {_own_name(name): item for name, item in names.items()}
-
-    return found
-
-
-def _own_name(name: str) -> str:
-    parent, _, kind = name.rpartition(".")
-    return f"{parent}.scale" if kind == "weight" and parent.endswith(NORMS) else name
-
-
-find = _with_scales(behind_first(PREFIXES, MARK))
+find = renamed_scales(behind_first(PREFIXES, MARK))
 find_diffusers = file_layout()
 
 
@@ -83,7 +65,7 @@ FAMILY = ModelFamily(
     parameterise=parameterise,
     denoiser=Network(
         layouts=(find, find_diffusers),
-        in_checkpoint=(_with_scales(behind_first((PREFIX,), MARK)),),
+        in_checkpoint=(renamed_scales(behind_first((PREFIX,), MARK)),),
         configure=flux2_config,
         build=Flux2Transformer,
         saved=partial(saved_behind, PREFIX),

@@ -15,6 +15,7 @@ from darkroom.engine.families.base import (
     Parameterisation,
     TensorReader,
 )
+from darkroom.engine.families.flux.scale_names import renamed_scales
 from darkroom.engine.families.hunyuan3d.denoiser import ShapeDenoiser
 from darkroom.engine.families.hunyuan3d.transformer import (
     FIRST,
@@ -38,8 +39,8 @@ FLOW = Parameterisation(flow_of, SETTINGS)
 MINI_FLOW = Parameterisation(flow_of, SETTINGS, latent_format=SmallShapeLatentFormat)
 
 DENOISER = Network(
-    layouts=(behind_first(PREFIXES, MARK),),
-    in_checkpoint=(behind_first(PREFIXES[:2], MARK),),
+    layouts=(renamed_scales(behind_first(PREFIXES, MARK)),),
+    in_checkpoint=(renamed_scales(behind_first(PREFIXES[:2], MARK)),),
     configure=hunyuan3d_config,
     build=Hunyuan3dTransformer,
     saved=partial(saved_behind, PREFIX),

@@ -41,6 +41,8 @@ RENAMED = (
     ("_attn_k_norm.weight", "_attn.norm.key_norm.scale"),
     (".q_norm.weight", ".norm.query_norm.scale"),
     (".k_norm.weight", ".norm.key_norm.scale"),
+    (".norm.query_norm.weight", ".norm.query_norm.scale"),  # as later versions of ComfyUI save them
+    (".norm.key_norm.weight", ".norm.key_norm.scale"),
     ("_attn_proj.", "_attn.proj."),
     (".modulation.linear.", ".modulation.lin."),
     ("_in.mlp.2.", "_in.out_layer."),
