@@ -1,11 +1,13 @@
 """Networks that ComfyUI has and this engine has not, known by tensors that no family's network has.
 
 Their files would otherwise be taken for those of a family whose layers they share, or be refused without a name. The
-tensors are those by which ComfyUI 0.38.1 distinguishes them (`comfy/model_detection.py`).
+tensors are those by which ComfyUI 0.38.1 distinguishes them (`comfy/model_detection.py`). Some have the tensors of
+another network, and are known by the configuration in the file's metadata alone, as ComfyUI knows them.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -26,16 +28,22 @@ AUDIO_ROTATION = "transformer.rotary_pos_emb.inv_freq"
 class LaterNetwork:
     """A network by its tensors: those that it has, those that it lacks, and lengths of dimensions of some.
 
-    `sizes` maps a tensor's name to a dimension and its length.
+    `sizes` maps a tensor's name to a dimension and its length. `config` has a name and its value in the configuration
+    that the file's metadata gives of the network; None where its tensors are enough. `part` says which one of the
+    family's networks it is.
     """
 
     label: str
     has: tuple[str, ...]
     lacks: tuple[str, ...] = ()
     sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    config: tuple[str, object] | None = None
+    part: str = "a network"
 
-    def is_in(self, shapes: Shapes, prefix: str) -> bool:
-        """Return True for a file that has the network behind a prefix."""
+    def is_in(self, shapes: Shapes, prefix: str, config: Mapping[str, object]) -> bool:
+        """Return True for a file that has the network behind a prefix. `config` is its metadata's configuration."""
+        if self.config is not None and config.get(self.config[0]) != self.config[1]:
+            return False
         if not all(prefix + name in shapes for name in (*self.has, *self.sizes)):
             return False
         if any(prefix + name in shapes for name in self.lacks):
@@ -65,6 +73,7 @@ LATER_NETWORKS: tuple[LaterNetwork, ...] = (
     LaterNetwork(
         "Ming-Image", (REFINER,), ("cap_pad_token", "dec_net.cond_embed.weight"), {"cap_embedder.1.weight": (0, 3840)}
     ),
+    LaterNetwork("Z-Image in pixel space", ("dec_net.cond_embed.weight", REFINER)),
     LaterNetwork("PiD", ("lq_proj.latent_proj.0.weight",)),
     LaterNetwork("PixelDiT", ("core.pixel_embedder.proj.weight",)),
     LaterNetwork("Kandinsky 6", ("visual_embeddings.in_layer.weight", "audio_embeddings.in_layer.weight")),
@@ -93,11 +102,22 @@ LATER_NETWORKS: tuple[LaterNetwork, ...] = (
     LaterNetwork("SeedVR2", (), (), {"blocks.35.mlp.vid.proj_out.weight": (0, 3072)}),
     LaterNetwork("SeedVR2", ("blocks.31.mlp.all.proj_in_gate.weight",)),
     LaterNetwork("SeedVR2", ("blocks.35.mlp.all.proj_in_gate.weight",)),
+    LaterNetwork("Wan 2.2 Animate 2", (WAN_LAST,), config=("model_type", "animate2")),
+    LaterNetwork("FlowRVS", (WAN_LAST,), config=("model_type", "flow_rvs")),
+    LaterNetwork("Wan CausalAR", (WAN_LAST,), config=("causal_ar", True)),
     LaterNetwork("SCAIL-2", (WAN_LAST, "patch_embedding_mask.weight")),
     LaterNetwork("SCAIL", (WAN_LAST, "patch_embedding_pose.weight")),
     LaterNetwork("WanDancer", (WAN_LAST, "patch_embedding_global.weight")),
     LaterNetwork("ACE-Step 1.5", ("encoder.lyric_encoder.layers.0.input_layernorm.weight",)),
     LaterNetwork("Stable Audio 3", (AUDIO_ROTATION, "transformer.layers.0.self_attn.q_norm.gamma")),
+    LaterNetwork(
+        "MiniMax Music 3",
+        (
+            "cond_layer_logits",
+            "latent_conditioners.0.weight",
+            "diffusion_transformer.transformer.layers.0.self_attn.to_qkv.weight",
+        ),
+    ),
     LaterNetwork("YuE 2", ("vae2llm.weight", "llm2vae.weight", "latent_pos_embed.pe")),
     LaterNetwork("RT-DETR v4", ("encoder.pan_blocks.1.cv4.conv.weight",)),
     LaterNetwork("SAM 3", ("detector.backbone.vision_backbone.trunk.blocks.0.attn.qkv.weight",)),
@@ -105,15 +125,70 @@ LATER_NETWORKS: tuple[LaterNetwork, ...] = (
         "Depth Anything 3", ("backbone.embeddings.patch_embeddings.projection.weight", "head.projects.0.weight")
     ),
 )
+DECODER = "the VAE"
+SOUND_DECODER = "the decoder of audio"
+LATER_PARTS: tuple[LaterNetwork, ...] = (
+    LaterNetwork("CogVideoX", ("decoder.mid_block.resnets.0.norm1.norm_layer.weight",), part=DECODER),
+    LaterNetwork("HunyuanVideo 1.5", (), (), {"decoder.conv_in.conv.weight": (1, 32)}, part=DECODER),
+    LaterNetwork("LTX-2", ("decoder.conv_in_x_t.weight",), part=DECODER),
+    LaterNetwork("LTX-2", ("vocoder.resblocks.0.convs1.0.weight",), part=SOUND_DECODER),
+    LaterNetwork("LTX-2", ("vocoder.vocoder.resblocks.0.convs1.0.weight",), part=SOUND_DECODER),
+    LaterNetwork(
+        "MiniMax H3", ("decoder.transformer_blocks.0.scale1", "encoder.down.5.block.0.conv1.weight"), part=DECODER
+    ),
+    LaterNetwork("MiniMax H3", ("pre_block.attn.zero_k_bias",), part=SOUND_DECODER),
+    LaterNetwork("MiniMax Music 3", ("dec_in_proj.weight", "decoder.model.0.weight_g"), part=SOUND_DECODER),
+    LaterNetwork("Mage-Flow", ("student.dconv_encoder.proj_out.weight",), part=DECODER),
+    LaterNetwork("SeedVR2", ("decoder.up_blocks.2.upsamplers.0.upscale_conv.weight",), part=DECODER),
+    LaterNetwork("Stable Audio 3", ("decoder.layers.3.transformers.0.pre_norm.alpha",), part=SOUND_DECODER),
+    LaterNetwork("TRELLIS 2", ("shape_dec.blocks.1.16.to_subdiv.weight",), part=DECODER),
+    LaterNetwork("TRELLIS 2", ("txt_dec.blocks.3.4.conv2.weight",), part=DECODER),
+    LaterNetwork("TripoSplat", ("gs.base_offset_scale", "octree.out_proj.weight"), part=DECODER),
+    LaterNetwork(
+        "Lens",
+        ("layers.0.self_attn.sinks", "layers.0.mlp.experts.gate_up_proj.weight"),
+        part="GPT-OSS, the text encoder",
+    ),
+    LaterNetwork(
+        "LTX-2",
+        ("layers.0.post_feedforward_layernorm.weight", "layers.47.self_attn.q_norm.weight",
+         "layers.5.self_attn.v_proj.weight"),
+        part="Gemma 3 12B, the text encoder",
+    ),
+    LaterNetwork(
+        "MiniMax H3",
+        ("visual.deepstack_merger_list.0.norm.weight", "model.layers.49.self_attn.q_proj.weight"),
+        part="Qwen3-VL 32B, the text encoder",
+    ),
+    LaterNetwork("NewBie", ("encoder.layers.0.mixer.Wqkv.weight",), part="Jina CLIP 2, a text encoder"),
+    LaterNetwork(
+        "Stable Audio 3", ("encoder.layers.0.pre_self_attn_layernorm.weight",), part="T5Gemma, the text encoder"
+    ),
+    LaterNetwork("Qwen3.5", ("language_model.layers.0.linear_attn.A_log",), part="the language model"),
+)  # fmt: skip
 
 
-def later_network(shapes: Shapes) -> str | None:
-    """Return the name of the family of a file's network that this engine has not, None for other files."""
-    found = (item.label for item in LATER_NETWORKS for prefix in PREFIXES if item.is_in(shapes, prefix))
-    return next(found, None)
+NO_METADATA: Mapping[str, str] = {}
 
 
-def describe_later(shapes: Shapes) -> str | None:
+def later_network(shapes: Shapes, metadata: Mapping[str, str] = NO_METADATA) -> LaterNetwork | None:
+    """Return the network of a file whose family this engine has not, None for other files."""
+    config = _config_in(metadata)
+    known = (*LATER_NETWORKS, *LATER_PARTS)
+    return next((item for item in known for prefix in PREFIXES if item.is_in(shapes, prefix, config)), None)
+
+
+def describe_later(shapes: Shapes, metadata: Mapping[str, str] = NO_METADATA) -> str | None:
     """Return the description of a file with such a network, for error messages; None for other files."""
-    label = later_network(shapes)
-    return None if label is None else f"a network of {label}, a family that this engine does not have"
+    found = later_network(shapes, metadata)
+    return None if found is None else f"{found.part} of {found.label}, a family that this engine does not have"
+
+
+def _config_in(metadata: Mapping[str, str]) -> Mapping[str, object]:
+    """Return the configuration of the network that a file's metadata gives, empty without one."""
+    try:
+        config = json.loads(metadata.get("config", "{}"))
+    except (ValueError, TypeError, RecursionError):
+        return {}
+    transformer = config.get("transformer") if isinstance(config, Mapping) else None
+    return transformer if isinstance(transformer, Mapping) else {}

@@ -185,7 +185,7 @@ def _best_match(index: TensorIndex) -> Recognised | None:
 
     Networks that no family has are refused first: some have all layers of a family's, which would draw noise.
     """
-    later = describe_refused(index.shapes)
+    later = describe_refused(index)
     if later is not None:
         raise NotRecognised(later)
     matches = [Recognised(family, match) for family in families() if (match := _detected(family, index)) is not None]
@@ -198,9 +198,9 @@ def _best_match(index: TensorIndex) -> Recognised | None:
     return found[0]
 
 
-def describe_refused(shapes: Shapes) -> str | None:
+def describe_refused(index: TensorIndex) -> str | None:
     """Return the description of a file's network that `recognise` refuses whatever layers it has; None for others."""
-    return describe_later(shapes)
+    return describe_later(index.shapes, index.metadata)
 
 
 def shapes_under(names: Names, shapes: Shapes) -> Shapes:
@@ -284,6 +284,9 @@ def misshapen(error: Exception) -> str:
 
 def recognise_vae(shapes: Shapes) -> tuple[ModelFamily, Names]:
     """Return a family with the VAE that a file holds, and its names: families may share one. Raises `NotRecognised`."""
+    later = describe_later(shapes)
+    if later is not None:
+        raise NotRecognised(later)
     refusals = []
     for family in families():
         vae = family.vae

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from darkroom.engine.engine import Engine
 from darkroom.engine.errors import BadModelFile
 from darkroom.engine.families import registry
 from darkroom.engine.families.base import ModelFamily, NotRecognised, Shapes, TensorIndex
-from darkroom.engine.families.later_networks import LATER_NETWORKS, PREFIXES, LaterNetwork, later_network
+from darkroom.engine.families.later_networks import LATER_NETWORKS, LATER_PARTS, PREFIXES, LaterNetwork, later_network
 from darkroom.engine.families.unsupported import describe
 from darkroom.engine.formats.safetensors_file import write_safetensors
 from darkroom.engine.models.load import LoadTypes, load_checkpoint, load_unet
@@ -35,7 +36,19 @@ NEIGHBOURS: Mapping[str, tuple[str, Mapping[str, tuple[int, ...]], tuple[str, ..
     "z_image": ("Ming-Image", {"__ming_image__": (1,)}, ()),
 }
 
-each_network = pytest.mark.parametrize("network", LATER_NETWORKS, ids=lambda network: network.label)
+ALL = (*LATER_NETWORKS, *LATER_PARTS)
+each_network = pytest.mark.parametrize("network", ALL, ids=lambda network: network.label)
+
+
+def label_of(shapes: Shapes, metadata: Mapping[str, str]) -> str | None:
+    """The name of the network that the engine lacks, None for a file without one."""
+    found = later_network(shapes, metadata)
+    return None if found is None else found.label
+
+
+def metadata_of(network: LaterNetwork) -> dict[str, str]:
+    """The metadata that the network is known by."""
+    return {} if network.config is None else {"config": json.dumps({"transformer": dict([network.config])})}
 
 
 def tensors_of(network: LaterNetwork, prefix: str) -> dict[str, tuple[int, ...]]:
@@ -49,23 +62,42 @@ def tensors_of(network: LaterNetwork, prefix: str) -> dict[str, tuple[int, ...]]
 @each_network
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_it_is_named_behind_every_prefix(network: LaterNetwork, prefix: str) -> None:
-    shapes = tensors_of(network, prefix)
-    assert later_network(shapes) == network.label
+    shapes, metadata = tensors_of(network, prefix), metadata_of(network)
+    assert label_of(shapes, metadata) == network.label
     with pytest.raises(NotRecognised, match="a family that this engine does not have") as refused:
-        registry.recognise(TensorIndex(shapes))
-    assert network.label in refused.value.found and describe(shapes) == refused.value.found
+        registry.recognise(TensorIndex(shapes, metadata))
+    assert refused.value.found.startswith(f"{network.part} of {network.label}, ")
+    assert metadata or describe(shapes) == refused.value.found
 
 
 @each_network
 def test_it_is_not_named_without_one_of_its_tensors(network: LaterNetwork) -> None:
-    shapes = tensors_of(network, "")
+    shapes, metadata = tensors_of(network, ""), metadata_of(network)
     for name in shapes:
-        assert later_network({other: shape for other, shape in shapes.items() if other != name}) != network.label
+        rest = {other: shape for other, shape in shapes.items() if other != name}
+        assert label_of(rest, metadata) != network.label
     for name in network.lacks:
-        assert later_network({**shapes, name: (4, 4)}) != network.label
+        assert label_of({**shapes, name: (4, 4)}, metadata) != network.label
     for name, (axis, length) in network.sizes.items():
         other = tuple(length + 1 if index == axis else 4 for index in range(2))
-        assert later_network({**shapes, name: other}) != network.label
+        assert label_of({**shapes, name: other}, metadata) != network.label
+    assert network.config is None or label_of(shapes, {}) != network.label
+
+
+@pytest.mark.parametrize("part", LATER_PARTS, ids=lambda part: part.label)
+def test_a_part_is_named_in_the_folder_of_vaes_and_of_text_encoders(part: LaterNetwork) -> None:
+    shapes = tensors_of(part, "")
+    with pytest.raises(NotRecognised, match=part.label):
+        registry.recognise_vae(shapes)
+    with pytest.raises(NotRecognised, match=part.label):
+        registry.check_text_encoder(shapes)
+
+
+@pytest.mark.parametrize("network", LATER_NETWORKS, ids=lambda network: network.label)
+def test_a_network_is_named_in_the_folder_of_vaes_too(network: LaterNetwork) -> None:
+    if network.config is None:  # else only its own folder tells
+        with pytest.raises(NotRecognised, match=network.label):
+            registry.recognise_vae(tensors_of(network, ""))
 
 
 @pytest.mark.parametrize("family", registry.families(), ids=lambda family: family.name)
@@ -75,7 +107,7 @@ def test_no_family_of_the_engine_is_taken_for_one(family: ModelFamily, scale: st
 
 
 def test_no_published_file_of_a_family_is_taken_for_one() -> None:
-    named = {name: later_network(shapes) for name, shapes in public_files().items()}
+    named = {name: label_of(shapes, {}) for name, shapes in public_files().items()}
     assert {name: label for name, label in named.items() if label is not None} == {}
 
 
