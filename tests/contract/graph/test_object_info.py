@@ -107,3 +107,11 @@ def test_a_prompt_that_is_none_is_explained() -> None:
     for prompt in prompts:
         (problem,) = explain_prompt(prompt, rules_in({})).problems
         assert problem.type == "invalid_prompt" and problem.message
+
+
+def test_choices_that_the_page_s_user_writes_are_open_for_every_engine() -> None:
+    declared = {"CustomCombo": {"input": {"required": {"choice": ["COMBO", {"options": []}]}}, "output": ["STRING"]}}
+    rules = rules_in(declared)("CustomCombo")
+    assert rules is not None and rules.inputs["choice"].accepts("Music")
+    other = rules_in({"Other": declared["CustomCombo"]})("Other")
+    assert other is not None and not other.inputs["choice"].accepts("Music")
