@@ -120,3 +120,11 @@ def test_a_rescaled_score_of_a_flow_keeps_the_ends() -> None:
     noise = (X - 0.5 * COND) / 0.5
     factor = 2 / (1 / 0.7 + 1)
     assert torch.allclose(middle, (X - factor * 0.5 * noise) / 0.5, atol=1e-5)
+
+
+def test_guidance_has_the_positive_norm_by_a_share_of_its_strength() -> None:
+    guided = UNCOND + 3.0 * (COND - UNCOND)
+    whole = rules.guided_to_norm(COND, UNCOND, 3.0, 1.0)
+    torch.testing.assert_close(whole.norm(dim=1), COND.norm(dim=1))
+    torch.testing.assert_close(whole / whole.norm(dim=1, keepdim=True), guided / guided.norm(dim=1, keepdim=True))
+    torch.testing.assert_close(rules.guided_to_norm(COND, UNCOND, 3.0, 0.0), guided)

@@ -50,7 +50,7 @@ def test_colours_of_8_bits_are_exact(tmp_path: Path, width: int, height: int) ->
 def test_greys_of_16_bits_keep_them(tmp_path: Path) -> None:
     stored = np.arange(64 * 48, dtype=np.uint16).reshape(48, 64) + 30000
     image, _ = read_image(saved(tmp_path / "a.png", Image.fromarray(stored)))
-    assert image[0, ..., 0].unique().numel() > 1000
+    assert len(set(image[0, ..., 0].flatten().tolist())) > 1000
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.gif", "a.bmp"])

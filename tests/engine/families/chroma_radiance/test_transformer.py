@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from darkroom.engine.families.chroma_radiance.transformer import (
+    NUMBERING_OPTION,
     OPTIONS,
     TILE_OPTION,
     ChromaRadianceConfig,
@@ -69,3 +70,8 @@ def test_its_configuration_is_read_from_its_weights(config: ChromaRadianceConfig
 def test_other_options_are_refused_by_name(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         chosen_options(options, CONFIG)
+
+
+def test_an_option_numbers_the_text_as_the_file_may_say_itself() -> None:
+    assert chosen_options({NUMBERING_OPTION: True}, CONFIG) == chosen_options({}, replace(CONFIG, numbers_text=True))
+    assert chosen_options({TILE_OPTION: 4}, CONFIG) == (4, False)
