@@ -72,12 +72,11 @@ def guide_weights_of(mask: torch.Tensor | None, strength: float, frames: int, ro
     if rest.shape[0] == 0:
         rest = first.expand(frames - 1, -1, -1)
     elif rest.shape[0] < frames - 1:
-        rest = functional.interpolate(rest.flatten(1).T[None], size=frames - 1, mode="nearest")[0].T.unflatten(
-            1, (rows, columns)
-        )
+        repeated = functional.interpolate(rest.flatten(1).T[None], size=frames - 1, mode="nearest")[0].T
+        rest = repeated.reshape(frames - 1, rows, columns)
     else:
         group = rest.shape[0] // (frames - 1)
-        rest = rest[: group * (frames - 1)].unflatten(0, (frames - 1, group)).mean(dim=1)
+        rest = rest[: group * (frames - 1)].reshape(frames - 1, group, rows, columns).mean(dim=1)
     return torch.cat([first, rest]).reshape(1, -1) * strength
 
 
