@@ -90,7 +90,7 @@ def test_two_models_of_the_same_weights_guide_as_one(context: NodeContext, input
     alone = _sampled(context, inputs, guider=_guider(context, inputs, 4.0))
     clone = _sampled(context, inputs, guider=_guider(context, inputs, 4.0, model_negative=inputs["model"].clone()))
     assert torch.equal(alone, usual)
-    assert torch.allclose(clone, usual, atol=1e-4)
+    assert torch.allclose(clone, usual, atol=2e-3)  # the sides are evaluated one by one
 
 
 def test_another_model_predicts_the_negative_side(context: NodeContext, inputs: dict[str, Any]) -> None:
