@@ -1,4 +1,4 @@
-"""How the colours of a layer mix with those below it: the modes of GIMP, by its names.
+"""Blend modes of layers: GIMP's, by its names.
 
 Each takes the colours below and those of the layer, `[..., 3]`, 0..1, in the space that the mode is defined in: light,
 or sRGB as it is stored. Values may leave 0..1.

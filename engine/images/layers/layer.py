@@ -27,7 +27,7 @@ Item = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where and how a layer is shown. Place and size are in pixels before the rotation about its middle, in radians."""
+    """Position and look of a layer. Position and size are in pixels before the rotation about its middle (radians)."""
 
     x: float
     y: float
