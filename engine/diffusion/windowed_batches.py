@@ -232,8 +232,9 @@ class ContextWindows:
         ]
 
     def _cut(self, value: object, window: LatentWindow) -> object:
-        is_long = isinstance(value, torch.Tensor) and self.dim < value.ndim
-        return window.get_tensor(value) if is_long and value.shape[self.dim] == window.total_frames else value
+        if not isinstance(value, torch.Tensor) or self.dim >= value.ndim:
+            return value
+        return window.get_tensor(value) if value.shape[self.dim] == window.total_frames else value
 
     def _cut_inputs(
         self, model: Network, inputs: Mapping[str, BatchedInput], window: LatentWindow
