@@ -99,7 +99,7 @@ def test_a_family_cuts_its_own_inputs() -> None:
 
 def test_each_window_gets_the_condition_of_its_region() -> None:
     handler = ContextWindows("batched", "flat", WindowPlan(2, 0), split_conds_to_windows=True)
-    seen: list[list[str]] = []
+    seen: list[list[list[str]]] = []
 
     def evaluate(model: Any, conds: Any, part: torch.Tensor, sigma: torch.Tensor, options: Any) -> list[torch.Tensor]:
         seen.append([[item["name"] for item in side] for side in conds])

@@ -153,9 +153,10 @@ def test_positions_are_scaled_in_a_clone_alone(context: NodeContext, inputs: dic
     assert "rope_options" not in inputs["model"].model_options["transformer_options"]
 
 
-def test_a_condition_is_multiplied_with_its_pooled_output() -> None:
+def test_a_condition_is_multiplied_with_its_pooled_output(context: NodeContext) -> None:
     given = [[torch.ones(1, 2, 3), {"pooled_output": torch.ones(1, 4), "strength": 0.5}], [torch.ones(1, 2, 3), {}]]
-    (first, second) = conditioning_multiply(None, conditioning=given, multiplier=1.5)
+    scaled: Any = conditioning_multiply(context, conditioning=given, multiplier=1.5)
+    first, second = scaled
     assert first[0].eq(1.5).all() and first[1]["pooled_output"].eq(1.5).all() and first[1]["strength"] == 0.5
     assert second[0].eq(1.5).all() and given[0][1]["pooled_output"].eq(1.0).all()
 
@@ -174,5 +175,7 @@ def test_shuffled_noise_repeats_in_the_windows_of_a_batch(context: NodeContext, 
 
 @pytest.mark.parametrize("text", ["0, x", "-1", "4", "0,,1"])
 def test_positions_that_no_window_has_are_refused(text: str) -> None:
-    problem = context_windows_manual.check(None, context_length=4, cond_retain_index_list=text)  # type: ignore[attr-defined]
+    check = context_windows_manual.check
+    assert check is not None
+    problem = check(None, context_length=4, cond_retain_index_list=text)
     assert problem is not None and problem.startswith("cond_retain_index_list: no positions in a window; got ")
