@@ -46,5 +46,6 @@ class NormalizedAttention:
         before, after = (
             torch.norm(item, p=1, dim=-1, keepdim=True).clamp_min(LEAST_NORM) for item in (positive, moved)
         )
-        ratio = after / before
-        return moved * (ratio.clamp(max=self.tau) / ratio) * self.alpha + positive * (1.0 - self.alpha)
+        ratio: torch.Tensor = after / before
+        limited: torch.Tensor = moved * (ratio.clamp(max=self.tau) / ratio)
+        return limited * self.alpha + positive * (1.0 - self.alpha)

@@ -46,8 +46,12 @@ class SelectedFrames(VideoInput):
         format: str = VideoContainer.AUTO,
         codec: str = VideoCodec.AUTO,
         metadata: Mapping[str, object] | None = None,
+        bit_depth: int | None = None,
+        crf: float | None = None,
+        color_space: str | None = None,
     ) -> None:
-        VideoFromComponents(self.get_components()).save_to(path, format, codec, metadata)
+        whole = VideoFromComponents(self.get_components())
+        whole.save_to(path, format, codec, metadata, bit_depth, crf, color_space)
 
 
 def _audio_of(parts: VideoComponents, frames: range) -> Audio | None:
