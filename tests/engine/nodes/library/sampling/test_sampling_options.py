@@ -154,7 +154,10 @@ def test_positions_are_scaled_in_a_clone_alone(context: NodeContext, inputs: dic
 
 
 def test_a_condition_is_multiplied_with_its_pooled_output(context: NodeContext) -> None:
-    given: Any = [[torch.ones(1, 2, 3), {"pooled_output": torch.ones(1, 4), "strength": 0.5}], [torch.ones(1, 2, 3), {}]]
+    given: Any = [
+        [torch.ones(1, 2, 3), {"pooled_output": torch.ones(1, 4), "strength": 0.5}],
+        [torch.ones(1, 2, 3), {}],
+    ]
     scaled: Any = conditioning_multiply(context, conditioning=given, multiplier=1.5)
     first, second = scaled
     assert first[0].eq(1.5).all() and first[1]["pooled_output"].eq(1.5).all() and first[1]["strength"] == 0.5
