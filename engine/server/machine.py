@@ -10,8 +10,8 @@ from pathlib import Path
 from darkroom.contract.graph.spec import ValueDict
 from darkroom.host.distribution import installed_version
 
-COMFYUI_VERSION = "0.3.64"  # whose API is spoken
-FRONTEND_VERSION, TEMPLATES_VERSION = "1.27.10", "0.1.95"  # what that version asks for
+COMFYUI_VERSION = "0.33.0"  # whose API is spoken
+FRONTEND_VERSION, TEMPLATES_VERSION = "1.49.6", "0.11.44"  # what that version asks for
 
 MEMINFO = Path("/proc/meminfo")
 NVIDIA_DEVICE = Path("/dev/nvidiactl")

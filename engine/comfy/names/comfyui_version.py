@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-__version__ = "0.3.64"
+__version__ = "0.33.0"
