@@ -25,7 +25,12 @@ from PIL.PngImagePlugin import PngInfo
 from tests.served import served
 
 OBJECT_INFO: dict[str, Any] = {
-    name: {"input": {"required": required, "optional": {}}, "output": [], "output_node": True, "name": name}
+    name: {
+        "input": {"required": required, "optional": {}},
+        "output": ["LATENT"] if name == "Steps" else [],  # it samples
+        "output_node": True,
+        "name": name,
+    }
     for name, required in {
         "Draw": {"text": ["STRING", {}], "size": ["INT", {"default": 8, "min": 1, "max": 64}]},
         "Paint": {"text": ["STRING", {}], "image": [["none.png"], {"image_upload": True}]},

@@ -129,7 +129,6 @@ DECODER = "the VAE"
 SOUND_DECODER = "the decoder of audio"
 LATER_PARTS: tuple[LaterNetwork, ...] = (
     LaterNetwork("CogVideoX", ("decoder.mid_block.resnets.0.norm1.norm_layer.weight",), part=DECODER),
-    LaterNetwork("HunyuanVideo 1.5", (), (), {"decoder.conv_in.conv.weight": (1, 32)}, part=DECODER),
     LaterNetwork("LTX-2", ("decoder.conv_in_x_t.weight",), part=DECODER),
     LaterNetwork("LTX-2", ("vocoder.resblocks.0.convs1.0.weight",), part=SOUND_DECODER),
     LaterNetwork("LTX-2", ("vocoder.vocoder.resblocks.0.convs1.0.weight",), part=SOUND_DECODER),

@@ -1,4 +1,4 @@
-"""How a video is encoded: container, codec, quality, bit depth and colours, as ComfyUI 0.33.0 offers them. Pure."""
+"""Encodings of videos: container, codec, quality, bit depth and colours, as ComfyUI 0.33.0 offers them. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMITED_RANGE = 1  # FFmpeg's number of levels 16 to 235
 
 @dataclass(frozen=True, slots=True)
 class VideoEncoding:
-    """What is written. `crf` is the encoder's constant quality, lower is better; None is its default."""
+    """Encoding of a file. `crf` is the encoder's constant quality, lower is better; None is its default."""
 
     container: str = MP4
     codec: str = H264

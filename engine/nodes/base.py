@@ -195,6 +195,13 @@ class OpenCombo(Combo):
         return NodeFacts(open=(name,))
 
 
+class OpenChoice(Choice):
+    """`Choice` that takes other texts than its values too."""
+
+    def facts(self, name: str) -> NodeFacts:
+        return NodeFacts(open=(name,))
+
+
 @dataclass(frozen=True)
 class ModelFile(Widget):
     """A file of one kind of model (`checkpoints`, `vae`, ...) or of several, as `folders.py` lists them.
@@ -730,7 +737,7 @@ class Parameter:
         options = {**self.marker.options_in(environment), **advanced}
         if self.default is not inspect.Parameter.empty and self.default is not None:
             options = {"default": self.default, **options}
-        is_open = isinstance(self.marker, InputFile | OpenCombo)  # files are checked by name
+        is_open = isinstance(self.marker, InputFile | OpenCombo | OpenChoice)  # files are checked by name
         return InputSpec(
             self.name,
             self.marker.type_in(environment),

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
-from tests.fakes import OBJECT_INFO, FakeEngine, draw, steps, wait
+from tests.fakes import FakeEngine, draw, steps, wait
 from tests.worker.running_front import RunningFront, running_front, until
 
 FROM_OUTSIDE = {"X-Forwarded-For": "203.0.113.7"}  # through a proxy: callers without a key share one limit
@@ -107,17 +106,16 @@ async def test_a_caller_with_many_jobs_takes_turns_with_the_others(tmp_path: Pat
         assert turns[4:] == ["many2", "many3", "many4"]
 
 
-async def test_pixels_times_steps_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OBJECT_INFO, "Steps", {**OBJECT_INFO["Steps"], "output": ["LATENT"]})
+async def test_pixels_times_steps_a_minute(tmp_path: Path) -> None:
     per_step = 512 * 512  # the size is not known
     async with limited(tmp_path, caller_max_pixel_steps_per_minute=10 * per_step) as front:
-        assert (await send(front, steps(6), FROM_OUTSIDE)).status_code == 202
+        assert (await send(front, steps(6), FROM_OUTSIDE)).status_code in (200, 202)
         answer = await send(front, steps(6), FROM_OUTSIDE)
         check_refused(answer, "pixel_steps_per_minute", 12 * per_step, 10 * per_step)
         answer = await send(front, steps(11), FROM_OUTSIDE)
         assert answer.status_code == 422
         assert answer.json()["error"]["problems"][0]["allowed"] == {"maximum": 10 * per_step}
-        assert (await send(front, steps(11), {})).status_code == 202
+        assert (await send(front, steps(11), {})).status_code in (200, 202)  # 200: it has ended already
 
 
 async def test_bytes_stored_also_over_a_restart(tmp_path: Path) -> None:

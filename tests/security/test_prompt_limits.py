@@ -28,8 +28,7 @@ async def problems(front: RunningFront, **body: Any) -> list[dict[str, Any]]:
     return found
 
 
-async def test_steps_of_a_workflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OBJECT_INFO, "Steps", {**OBJECT_INFO["Steps"], "output": ["LATENT"]})
+async def test_steps_of_a_workflow(tmp_path: Path) -> None:
     async with limited(tmp_path, prompt_max_steps=20) as front:
         (problem,) = await problems(front, workflow_json=steps(21))
         assert (problem["node_id"], problem["field"], problem["type"]) == ("2", "steps", "max_steps")

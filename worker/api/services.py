@@ -67,7 +67,7 @@ class PlatformRoutes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RequestServices:
-    """What identifies a caller and reads and checks a request, in workers and gateways alike."""
+    """Identification of callers, and reading and checking of requests, in workers and gateways alike."""
 
     guard: RequestGuard
     caller_limits: CallerLimits

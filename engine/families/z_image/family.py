@@ -37,15 +37,13 @@ CONTEXT_DIM = 2560
 OTHER_WIDTHS = (1024, 2048, 4096)  # of models of the same kind that other networks read
 TEMPLATE = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 FLOW = Parameterisation(flow_of, {"shift": 3.0, "multiplier": 1.0})
-# Layers of networks that are built around this one: a decoder of pixels, an embedder of images.
-FURTHER = {"dec_net.cond_embed.weight": "pixels", "siglip_embedder.1.weight": "images beside its prompt"}
+IMAGE_EMBEDDER = "siglip_embedder.1.weight"  # of networks that are built around this one
 
 
 def configure(shapes: Shapes) -> Lumina2Config:
     """Return the configuration of the network. Raises NotRecognised for one with layers that the engine lacks."""
-    for name, what in FURTHER.items():
-        if name in shapes:
-            raise NotRecognised(f"a Z-Image network of {what}")
+    if IMAGE_EMBEDDER in shapes:
+        raise NotRecognised("a Z-Image network of images beside its prompt")
     return lumina2_config(shapes)
 
 

@@ -30,7 +30,7 @@ async def test_a_change_that_comes_while_a_reply_waits_for_the_disk_is_not_in_it
             of.move_to(JobState.GENERATING, "second")
 
         monkeypatch.setattr(store, "settle", settle_while_it_goes_on)
-        services: Any = SimpleNamespace(store=store)
+        services: Any = SimpleNamespace(jobs=SimpleNamespace(store=store))
         request = cast(Request, SimpleNamespace(app=SimpleNamespace(state=SimpleNamespace(services=services))))
         shown = json.loads(bytes((await reply_with(job, request)).body))
         stored = await store.stored("one")

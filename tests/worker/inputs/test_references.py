@@ -67,7 +67,6 @@ def test_swaps_names_in_without_touching_the_prompt() -> None:
 
 def test_every_upload_input_of_the_reference_server_is_known() -> None:
     info = json.loads((REFERENCE / "object_info.json").read_text())
-    info |= json.loads((REFERENCE / "object_info_media.json").read_text())
     prompt = {name: node(name, image=URL, latent=URL, audio=URL, file=URL) for name in info}
     assert {(item.node_id, item.input_name): item.media for item in find_references(prompt, info)} == {
         ("LoadImage", "image"): "image",

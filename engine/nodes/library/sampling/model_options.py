@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from darkroom.engine.diffusion.model_sampling_variants import RectifiedFlow
 from darkroom.engine.layers.rope_options import ROPE_OPTIONS
-from darkroom.engine.nodes.base import Choice, Float, NodeContext, node
+from darkroom.engine.nodes.base import Float, NodeContext, OpenChoice, node
 from darkroom.engine.nodes.library.sampling.model_sampling import MODEL_MODULE, sampled_with
 from darkroom.engine.nodes.sockets import MODEL
 
@@ -39,9 +39,12 @@ def model_noise_scale(
 
 @node("ModelAttentionBackend", category=CATEGORY, python_module=MODEL_MODULE)
 def model_attention_backend(
-    context: NodeContext, *, model: MODEL, attention: Annotated[str, Choice(BACKENDS)]
+    context: NodeContext, *, model: MODEL, attention: Annotated[str, OpenChoice(BACKENDS)]
 ) -> MODEL:
-    """Return a clone of the model: PyTorch's attention is what it computes with, or what is known to be faster."""
+    """Return a clone of the model, which computes with PyTorch's attention, or what was measured to be faster.
+
+    Which backends ComfyUI offers depends on the machine; the names of others are taken and change nothing.
+    """
     return model.clone()
 
 
