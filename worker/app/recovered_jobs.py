@@ -23,6 +23,8 @@ async def read_again(jobs: Sequence[Job], engine: EngineClient, platform: Platfo
 
     What the engine does not answer is assumed, and the job's result warns of an assumed cost as that of a new job does.
     """
+    if not jobs:
+        return
     object_info = await _object_info(engine)
     works = [PromptWork(job.prompt, object_info) for job in jobs]
     families = await _families(works, engine) if platform.workload is Workload.COMPUTED else {}
