@@ -71,6 +71,37 @@ class Mesh:
         return ((name, values) for name in names if (values := getattr(self, name)) is not None)
 
 
+def batched(items: Sequence[Mesh], like: Mesh) -> Mesh:
+    """Return meshes without a batch as one batch, padded to one size where theirs differ.
+
+    Textures and the material are those of the batch `like`. What not all items have attached is left out.
+    """
+    attached = {name: _padded([getattr(item, name) for item in items]) for name in OF_CORNERS}
+    sizes = [(len(item.vertices), len(item.faces)) for item in items]
+    is_even = len(set(sizes)) == 1
+    vertices, faces = (_padded([getattr(item, name) for item in items]) for name in ("vertices", "faces"))
+    assert vertices is not None and faces is not None
+    return replace(
+        like,
+        vertices=vertices,
+        faces=faces,
+        vertex_counts=None if is_even else torch.tensor([num_corners for num_corners, _ in sizes]),
+        face_counts=None if is_even else torch.tensor([num_faces for _, num_faces in sizes]),
+        **attached,
+    )
+
+
+def _padded(values: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+    """Return values [N, C] of each item as [B, N, C], zeros behind those of fewer; None where an item has none."""
+    found = [value for value in values if value is not None]
+    if len(found) != len(values):
+        return None
+    stacked = found[0].new_zeros(len(found), max(map(len, found)), *found[0].shape[1:])
+    for index, value in enumerate(found):
+        stacked[index, : len(value)] = value
+    return stacked
+
+
 def rotated(mesh: Mesh, matrix: torch.Tensor) -> Mesh:
     """Return meshes turned about the origin by a matrix [3, 3], their normals and tangents with them."""
 

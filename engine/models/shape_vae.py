@@ -14,9 +14,16 @@ CHUNK_POINTS, RESOLUTION = 8000, 256  # ComfyUI's, where nothing else is asked f
 
 @dataclass
 class Voxel:
-    """VOXEL: `data` [B, z, y, x], 0..1, of which more than about a half lies inside a shape. Float32 on the CPU."""
+    """VOXEL: `data` [B, z, y, x], 0..1, of which more than about a half lies inside a shape. Float32 on the CPU.
+
+    With `voxel_colors` [N, C] the voxels are a sparse list instead: `data` [N, 3] are cells (x, y, z) of a cube of
+    `resolution` cells a side around the origin, [N, 4] with the index in a batch of meshes first. C is 3 for a base
+    color, or 6 for base color, metallic, roughness and alpha.
+    """
 
     data: torch.Tensor
+    voxel_colors: torch.Tensor | None = None
+    resolution: int | None = None
 
 
 class ShapeVae(Vae):
