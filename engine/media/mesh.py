@@ -76,7 +76,7 @@ def batched(items: Sequence[Mesh], like: Mesh) -> Mesh:
 
     Textures and the material are those of the batch `like`. What not all items have attached is left out.
     """
-    attached = {name: _padded([getattr(item, name) for item in items]) for name in OF_CORNERS}
+    attached: dict[str, Any] = {name: _padded([getattr(item, name) for item in items]) for name in OF_CORNERS}
     sizes = [(len(item.vertices), len(item.faces)) for item in items]
     is_even = len(set(sizes)) == 1
     vertices, faces = (_padded([getattr(item, name) for item in items]) for name in ("vertices", "faces"))

@@ -54,7 +54,7 @@ def density_of(splat: Splat, resolution: int, window: int, sharpness: float, can
     for half in range(1, window + 1):
         lines = torch.arange(-half, half + 1.0)
         offsets = torch.cartesian_prod(lines, lines, lines)  # [M, 3]
-        for part in (windows == half).nonzero()[:, 0].split(GAUSSIANS_AT_ONCE):
+        for part in torch.split((windows == half).nonzero()[:, 0], GAUSSIANS_AT_ONCE):
             cancel.check()
             cells = ((positions[part] - low) / step).round()[:, None] + offsets
             away = (low + cells * step) - positions[part][:, None]

@@ -129,7 +129,7 @@ def _parts(seen: Footprints, slab: torch.Tensor) -> Iterator[tuple[torch.Tensor,
         lines = torch.arange(-half, half + 1.0)
         offsets = torch.cartesian_prod(lines, lines)
         members = slab[seen.window[slab] == number]
-        for part in members.split(max(WEIGHTS_AT_ONCE // len(offsets), 1)):
+        for part in torch.split(members, max(WEIGHTS_AT_ONCE // len(offsets), 1)):
             if len(part):
                 yield part, offsets
 
@@ -164,7 +164,8 @@ def _smooth_normals(normals: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Return unit normals [H, W, 3] without their noise, blurred by how much each pixel is covered."""
     both = _blurred(torch.cat((normals, mask[..., None]), dim=-1))
     mean = both[..., :3] / both[..., 3:].clamp(min=1e-6)
-    return mean / mean.norm(dim=-1, keepdim=True).clamp(min=1e-6)
+    unit: torch.Tensor = mean / mean.norm(dim=-1, keepdim=True).clamp(min=1e-6)
+    return unit
 
 
 def _blurred(image: torch.Tensor) -> torch.Tensor:
@@ -173,7 +174,8 @@ def _blurred(image: torch.Tensor) -> torch.Tensor:
     kernel = kernel / kernel.sum()
     channels = image.movedim(-1, 0)[:, None]
     channels = functional.conv2d(channels, kernel[None, None, None], padding=(0, reach))
-    return functional.conv2d(channels, kernel[None, None, :, None], padding=(reach, 0))[:, 0].movedim(0, -1)
+    channels = functional.conv2d(channels, kernel[None, None, :, None], padding=(reach, 0))
+    return channels[:, 0].movedim(0, -1)
 
 
 def _linear(colors: torch.Tensor) -> torch.Tensor:

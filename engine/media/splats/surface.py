@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.ndimage import map_coordinates
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 from darkroom.engine.cancel import CancelToken
 from darkroom.engine.media.mesh import Mesh
 from darkroom.engine.media.splats.density import Density, density_of
 from darkroom.engine.media.splats.splat import ATTRIBUTES, Splat
 from darkroom.engine.media.surfaces.iso_surface import iso_surface
+from darkroom.engine.media.surfaces.neighbours import connected
 
 HISTOGRAM_BINS = 256
 LEAST_OCCUPIED = 1e-3  # of the densest voxel
@@ -64,7 +62,7 @@ def surface_of(splat: Splat, options: SurfaceOptions, cancel: CancelToken) -> Me
         return empty
     vertices = smoothed(vertices, corners, options.smoothing_passes)
     colors = _linear(_colors(density, vertices))
-    upright = vertices * np.float32([1, -1, -1])
+    upright = vertices * np.array([1, -1, -1], np.float32)
     return replace(
         empty,
         vertices=torch.from_numpy(upright),
@@ -78,6 +76,8 @@ def smoothed(vertices: Floats, faces: Indices, passes: int) -> Floats:
 
     G. Taubin, "A signal processing approach to fair surface design", 1995.
     """
+    from scipy.sparse import coo_matrix  # type: ignore[import-untyped]  # only here: it takes a while
+
     edges = np.concatenate([faces[:, [0, 1]], faces[:, [1, 2]], faces[:, [0, 2]]])
     edges = np.concatenate([edges, edges[:, ::-1]])
     graph = coo_matrix((np.ones(len(edges), np.float32), (edges[:, 0], edges[:, 1])), shape=(len(vertices),) * 2)
@@ -113,8 +113,8 @@ def _level(values: torch.Tensor, factor: float) -> float | None:
 def _large_parts(vertices: Floats, faces: Indices, least_vertices: int) -> tuple[Floats, Indices]:
     """Leave out small separate parts, and inner walls: those within the largest part's box that face the other way."""
     edges = np.concatenate([faces[:, [0, 1]], faces[:, [1, 2]]])
-    graph = coo_matrix((np.ones(len(edges), np.int8), (edges[:, 0], edges[:, 1])), shape=(len(vertices),) * 2)
-    count, part = connected_components(graph, directed=False)
+    part = connected(len(vertices), edges[:, 0], edges[:, 1])
+    count = int(part.max()) + 1
     owner = part[faces[:, 0]]
     kept = np.bincount(part, minlength=count) >= least_vertices
     if kept.sum() > 1:
@@ -139,6 +139,8 @@ def _inner_walls(vertices: Floats, faces: Indices, part: Indices, num_faces: Ind
 
 def _colors(density: Density, vertices: Floats) -> Floats:
     """Return colors [V, 3] between those of voxels, each by its weight."""
+    from scipy.ndimage import map_coordinates  # type: ignore[import-untyped]  # only here: it takes a while
+
     places = ((vertices - density.origin.numpy()) / density.step).T
     sums = [
         map_coordinates(density.colors[..., axis].float().numpy(), places, order=1, mode="nearest") for axis in range(3)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 from darkroom.engine.cancel import CancelToken
+from darkroom.engine.media.surfaces.neighbours import connected
 from darkroom.engine.media.surfaces.texels import texels_of
 
 BACKGROUND, OUTLINE = 0.13, 0.0
@@ -53,14 +52,12 @@ def _edges(faces: Indices) -> tuple[Indices, Indices, Indices, Indices]:
 
 def _charts(num_faces: int, first: Indices, counts: Indices, order: Indices) -> Indices:
     owners = order // 3
-    left = owners[np.repeat(first, counts)]
-    graph = coo_matrix((np.ones(len(owners), np.int8), (left, owners)), shape=(num_faces, num_faces))
-    return connected_components(graph, directed=False)[1].astype(np.int64)
+    return connected(num_faces, owners[np.repeat(first, counts)], owners)
 
 
 def _colors(charts: Indices) -> NDArray[np.float32]:
     """Return the color [F, 3] of each triangle's chart, in a shuffled order that is always the same."""
-    palette = np.array([list(bytes.fromhex(color)) for color in TAB20.split()], np.float32) / 255
+    palette = np.array([list(bytes.fromhex(color)) for color in TAB20.split()]).astype(np.float32) / np.float32(255)
     order = np.random.RandomState(ORDER_SEED).permutation(int(charts.max()) + 1)
     chosen: NDArray[np.float32] = palette[order[charts] % len(palette)]
     return chosen
@@ -72,7 +69,8 @@ def _draw(
     """Draw lines between points, of as many pixels as their longer side."""
     sizes = np.abs(points[ends] - points[starts]).max(1)
     steps = sizes.astype(np.int64) + 1
-    starts, ends, steps = starts[steps > 1], ends[steps > 1], steps[steps > 1]
+    is_line = steps > 1
+    starts, ends, steps = starts[is_line], ends[is_line], steps[is_line]
     bounds = np.cumsum(steps)
     for start in range(0, int(steps.sum()), STEPS_AT_ONCE):
         cancel.check()
@@ -80,6 +78,6 @@ def _draw(
         line = np.searchsorted(bounds, index, side="right")
         number, last = index - (bounds[line] - steps[line]), steps[line] - 1
         share = np.where(number == last, 1.0, number * (1.0 / last))[:, None]
-        begin = points[starts[line]]
-        x, y = (begin + (points[ends[line]] - begin) * share).astype(np.int64).T
+        begin = points[starts[line]].astype(np.float64)
+        x, y = (begin + (points[ends[line]] - points[starts[line]]) * share).astype(np.int64).T
         image[y, x] = OUTLINE

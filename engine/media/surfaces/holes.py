@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 from darkroom.engine.media.mesh import Mesh
+from darkroom.engine.media.surfaces.neighbours import connected
 from darkroom.engine.media.surfaces.weld import welded
 
 LARGEST_TOLERANCE, LEAST_NEXT_TOLERANCE = 1e-2, 1e-7  # of welding, as shares of the diagonal
@@ -76,15 +75,14 @@ def _loops(mesh: Mesh) -> _Loops | None:
         return None
     vertices, compact = np.unique(open_edges, return_inverse=True)
     compact = compact.reshape(-1, 2)
-    graph = coo_matrix((np.ones(len(compact)), (compact[:, 0], compact[:, 1])), shape=(len(vertices),) * 2)
-    _, label = connected_components(graph, directed=False)
+    label = connected(len(vertices), compact[:, 0], compact[:, 1])
     order = np.argsort(label, kind="stable")
     return _Loops(
         starts=open_edges[:, 0],
         ends=open_edges[:, 1],
-        edge_loop=label[compact[:, 0]].astype(np.int64),
+        edge_loop=label[compact[:, 0]],
         members=vertices[order],
-        member_loop=label[order].astype(np.int64),
+        member_loop=label[order],
         num_vertices=np.bincount(label),
     )
 
@@ -114,11 +112,12 @@ def _chosen(vertices: NDArray[np.float32], loops: _Loops, limits: HoleLimits) ->
     """Return the mask [L] of loops to close."""
     lengths = np.linalg.norm(vertices[loops.starts] - vertices[loops.ends], axis=1)
     perimeter = np.bincount(loops.edge_loop, weights=lengths, minlength=len(loops.num_vertices))
-    chosen = (loops.num_vertices >= 3) & (loops.num_vertices <= limits.max_vertices)
+    chosen: NDArray[np.bool_] = (loops.num_vertices >= 3) & (loops.num_vertices <= limits.max_vertices)
     chosen &= perimeter < limits.max_perimeter
     if limits.with_chains:
         return chosen
-    return chosen & (np.bincount(loops.edge_loop, minlength=len(chosen)) == loops.num_vertices)
+    is_cycle: NDArray[np.bool_] = np.bincount(loops.edge_loop, minlength=len(chosen)) == loops.num_vertices
+    return chosen & is_cycle
 
 
 def _first_vertices(loops: _Loops) -> Indices:

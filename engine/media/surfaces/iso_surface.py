@@ -33,7 +33,7 @@ def iso_surface(values: torch.Tensor, level: float) -> tuple[torch.Tensor, torch
         return torch.zeros(0, 3), torch.zeros(0, 3, dtype=torch.long)
     numbers = torch.full(passed.shape, -1)
     numbers[passed] = torch.arange(len(cells))
-    vertices = torch.cat([_vertices(values, part, level) for part in cells.split(CELLS_AT_ONCE)])
+    vertices = torch.cat([_vertices(values, part, level) for part in torch.split(cells, CELLS_AT_ONCE)])
     return vertices, torch.cat([_triangles(inside, numbers, axis) for axis in range(3)])
 
 

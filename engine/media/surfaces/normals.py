@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
+
+from darkroom.engine.media.surfaces.neighbours import connected
 
 SAME_POSITION = 1e-5  # of the longest side of the bounding box: vertices nearer have one normal
 LEAST = 1e-12
@@ -57,10 +57,10 @@ def tangents(vertices: Floats, faces: Indices, uvs: Floats, normals: Floats) -> 
     inverse = (1.0 / np.where(np.abs(area) < 1e-20, 1e-20, area).astype(np.float32))[:, None]
     along_u = (v2[:, None] * first - v1[:, None] * second) * inverse
     along_v = (u1[:, None] * second - u2[:, None] * first) * inverse
-    along_u, along_v = (_totals(faces, values, len(vertices)) for values in (along_u, along_v))
-    normals = _unit(normals)
-    tangent = _unit(along_u - normals * (normals * along_u).sum(1, keepdims=True))
-    handedness = np.where((np.cross(normals, tangent) * along_v).sum(1) < 0, -1.0, 1.0)
+    total_u, total_v = (_totals(faces, values, len(vertices)) for values in (along_u, along_v))
+    up = _unit(normals)
+    tangent = _unit(total_u - up * (up * total_u).sum(1, keepdims=True))
+    handedness = np.where((np.cross(up, tangent) * total_v).sum(1) < 0, -1.0, 1.0)
     return np.concatenate([tangent, handedness[:, None]], axis=1).astype(np.float32)
 
 
@@ -92,5 +92,4 @@ def _smooth_groups(faces: Indices, normals: NDArray[np.float64], least_cosine: f
     left, right = owners[pairs], owners[pairs + 1]
     is_smooth = (normals[left] * normals[right]).sum(1) >= least_cosine
     left, right = left[is_smooth], right[is_smooth]
-    graph = coo_matrix((np.ones(len(left)), (left, right)), shape=(len(faces),) * 2)
-    return connected_components(graph, directed=False)[1].astype(np.int64)
+    return connected(len(faces), left, right)

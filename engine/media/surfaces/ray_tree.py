@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from scipy.spatial import cKDTree
 
 from darkroom.engine.cancel import CancelToken
+from darkroom.engine.media.surfaces.neighbours import nearest_index
 
 BITS = 21  # of each axis on the curve
 SPREADS = ((32, 0x1F00000000FFFF), (16, 0x1F0000FF0000FF), (8, 0x100F00F00F00F00F), (4, 0x10C30C30C30C30C3))
@@ -71,12 +71,12 @@ class RayTree:
 
     def nearest(self, points: torch.Tensor, cancel: CancelToken) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the nearest points [R, 3] on the surface to points [R, 3], and their triangles [R]."""
-        tree = cKDTree(self.triangles.mean(1).numpy())
+        middles = self.triangles.mean(1).numpy()
+        near = torch.from_numpy(nearest_index(middles, points.numpy()))
         found = [torch.zeros(0, 3)], [torch.zeros(0, dtype=torch.long)]
         for start in range(0, len(points), RAYS_AT_ONCE):
-            part = points[start : start + RAYS_AT_ONCE]
-            faces = torch.from_numpy(tree.query(part.numpy())[1]).long()
-            on_surface, faces = self._walk_points(part, faces, cancel)
+            part = slice(start, start + RAYS_AT_ONCE)
+            on_surface, faces = self._walk_points(points[part], near[part], cancel)
             found[0].append(on_surface)
             found[1].append(faces)
         return torch.cat(found[0]), torch.cat(found[1])

@@ -89,7 +89,7 @@ def grown(image: NDArray[np.float32], covered: NDArray[np.bool_]) -> NDArray[np.
     if not covered.any():
         return image
     height, width = covered.shape
-    y, x = np.indices(covered.shape, dtype=np.int32)
+    y, x = np.indices((height, width)).astype(np.int32)
     from_y, from_x = np.where(covered, y, -1), np.where(covered, x, -1)
     far = np.int64(1) << 40
     distance = np.where(covered, 0, far)

@@ -9,7 +9,8 @@ from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
+
+from darkroom.engine.media.surfaces.neighbours import nearest_index
 
 HALF = 0.5
 LEAST_WEIGHT = 1e-8
@@ -22,8 +23,8 @@ Indices = NDArray[np.int64]
 
 def vertex_colors(vertices: Floats, cells: Indices, colors: Floats, resolution: int) -> Floats:
     """Return the linear color [V, 3] of the voxel whose corner is nearest to each vertex [V, 3]."""
-    tree = cKDTree(cells.astype(np.float32) * np.float32(1.0 / resolution) - np.float32(HALF))
-    nearest = tree.query(vertices)[1]
+    corners = cells.astype(np.float32) * np.float32(1.0 / resolution) - np.float32(HALF)
+    nearest = nearest_index(corners, vertices)
     linear: Floats = colors[nearest, :3].clip(0, 1) ** np.float32(GAMMA)
     return linear
 
@@ -42,7 +43,7 @@ def sampled(points: Floats, cells: Indices, colors: Floats, resolution: int) -> 
         values[part], is_found[part] = _between(points[part], keys[order], colors[order], resolution)
     if not is_found.all():
         middles = (cells.astype(np.float32) + np.float32(HALF)) / np.float32(resolution) - np.float32(HALF)
-        values[~is_found] = colors[cKDTree(middles).query(points[~is_found])[1]]
+        values[~is_found] = colors[nearest_index(middles, points[~is_found])]
     return values.clip(0, 1)
 
 
@@ -63,4 +64,5 @@ def _between(points: Floats, keys: Indices, colors: Floats, resolution: int) -> 
         weight = np.where(exists, np.where(np.array(step) == 1, share, 1 - share).prod(1), 0)[:, None]
         total += weight * colors[found]
         weights += weight
-    return total / np.maximum(weights, LEAST_WEIGHT), weights[:, 0] > LEAST_WEIGHT
+    means = (total / np.maximum(weights, LEAST_WEIGHT)).astype(np.float32)
+    return means, weights[:, 0] > LEAST_WEIGHT

@@ -108,7 +108,7 @@ def bake_texture_from_voxel(
     """
     _check_uvs(mesh, "mesh")
     check_texels(context, "texture_size", texture_size, len(mesh))
-    baked = []
+    baked: list[torch.Tensor] = []
     for item, (cells, colors) in zip(mesh.items(), _grids(voxel_colors, len(mesh)), strict=True):
         context.cancel.check()
         texels = _texels(context, item, texture_size)

@@ -12,6 +12,7 @@ from darkroom.engine.cancel import CancelToken
 from darkroom.engine.media.splats.density import density_of, shape_of
 from darkroom.engine.media.splats.splat import Splat, harmonics_of
 from darkroom.engine.media.splats.surface import SurfaceOptions, smoothed, surface_of
+from tests.engine.media.surfaces.shapes import tensor
 
 OPTIONS = SurfaceOptions(64, 5, 0, 0.4, 50, 0.02, 2.0)
 
@@ -40,29 +41,32 @@ def test_density_of_one_gaussian_peaks_at_its_middle_with_its_color() -> None:
 
 def test_shell_becomes_one_closed_surface_upright_in_its_colors() -> None:
     mesh = surface_of(ball(), OPTIONS, CancelToken())
-    distances = mesh.vertices.norm(dim=1)
+    distances = tensor(mesh.vertices).norm(dim=1)
     assert float(distances.min()) > 0.95  # the inner wall is left out
     assert mesh.unlit
-    upper = mesh.vertices[:, 1] > 0.3
-    assert mesh.vertex_colors[upper].mean(0).tolist() == pytest.approx([1, 0, 0], abs=0.02)
+    upper = tensor(mesh.vertices)[:, 1] > 0.3
+    assert tensor(mesh.vertex_colors)[upper].mean(0).tolist() == pytest.approx([1, 0, 0], abs=0.02)
 
 
 def test_small_parts_are_left_out_unless_all_are_kept() -> None:
     far = ball()
     far.positions[:3] = torch.tensor([3.0, 0, 0])
-    assert surface_of(far, OPTIONS, CancelToken()).vertices[:, 0].max() < 2
-    assert surface_of(far, replace(OPTIONS, least_vertices=0), CancelToken()).vertices[:, 0].max() > 2
+    without = surface_of(far, OPTIONS, CancelToken())
+    whole = surface_of(far, replace(OPTIONS, least_vertices=0), CancelToken())
+    assert tensor(without.vertices)[:, 0].max() < 2
+    assert tensor(whole.vertices)[:, 0].max() > 2
 
 
 def test_splat_that_is_too_faint_has_an_empty_mesh() -> None:
     mesh = surface_of(replace(ball(), opacities=torch.full((4000, 1), 0.01)), OPTIONS, CancelToken())
-    assert mesh.vertices.shape == mesh.vertex_colors.shape == (0, 3)
+    assert tensor(mesh.vertices).shape == tensor(mesh.vertex_colors).shape == (0, 3)
 
 
 def test_smoothing_flattens_noise_and_keeps_the_size() -> None:
     mesh = surface_of(ball(), OPTIONS, CancelToken())
-    assert mesh.vertices.norm(dim=1).std() < 0.01
-    noisy = mesh.vertices * (1 + 0.01 * torch.randn(len(mesh.vertices), 1, generator=torch.Generator().manual_seed(1)))
-    calm = torch.from_numpy(smoothed(noisy.numpy(), mesh.faces.numpy(), 10))
+    even, faces = tensor(mesh.vertices), tensor(mesh.faces)
+    assert even.norm(dim=1).std() < 0.01
+    noisy = even * (1 + 0.01 * torch.randn(len(even), 1, generator=torch.Generator().manual_seed(1)))
+    calm = torch.from_numpy(smoothed(noisy.numpy(), faces.numpy(), 10))
     assert calm.norm(dim=1).std() < noisy.norm(dim=1).std() / 1.5
     assert float(calm.norm(dim=1).mean()) == pytest.approx(float(noisy.norm(dim=1).mean()), rel=0.01)

@@ -39,3 +39,9 @@ def in_a_batch(mesh: Mesh) -> Mesh:
     assert isinstance(mesh.faces, torch.Tensor)
     uvs = None if mesh.uvs is None else torch.as_tensor(mesh.uvs)[None]
     return Mesh(mesh.vertices[None], mesh.faces[None], uvs=uvs, texture=mesh.texture)
+
+
+def tensor(values: object) -> torch.Tensor:
+    """Return values of a mesh that are one tensor."""
+    assert isinstance(values, torch.Tensor)
+    return values

@@ -9,7 +9,7 @@ import torch
 
 from darkroom.engine.cancel import CancelToken
 from darkroom.engine.media.surfaces.bakes import Occlusion, ambient_occlusion, projected, tangent_normals
-from tests.engine.media.surfaces.shapes import square_grid
+from tests.engine.media.surfaces.shapes import square_grid, tensor
 
 
 def test_same_surface_has_a_flat_normal_map() -> None:
@@ -18,8 +18,8 @@ def test_same_surface_has_a_flat_normal_map() -> None:
 
 
 def test_surface_that_rises_along_u_leans_against_it() -> None:
-    slope = square_grid(4)
-    slope = replace(slope, vertices=slope.vertices + torch.tensor([0.0, 0, 1]) * slope.vertices[:, :1] * 0.1)
+    flat = tensor(square_grid(4).vertices)
+    slope = replace(square_grid(4), vertices=flat + torch.tensor([0.0, 0, 0.1]) * flat[:, :1])
     image = tangent_normals(square_grid(1), slope, 8, 0.2, CancelToken(), ignore_backfaces=True)
     length = (1 + 0.1**2) ** 0.5
     assert image[4, 4].tolist() == pytest.approx([0.5 - 0.05 / length, 0.5, 0.5 + 0.5 / length], abs=1e-5)
@@ -31,7 +31,9 @@ def test_open_plane_is_white_and_a_roof_darkens_what_lies_below() -> None:
     floor, roof = square_grid(2), square_grid(2, height=0.2)
     assert ambient_occlusion(floor, floor, 8, rays, CancelToken()).min() == 1.0
     both = replace(
-        floor, vertices=torch.cat([floor.vertices, roof.vertices]), faces=torch.cat([floor.faces, roof.faces + 9])
+        floor,
+        vertices=torch.cat([tensor(floor.vertices), tensor(roof.vertices)]),
+        faces=torch.cat([tensor(floor.faces), tensor(roof.faces) + 9]),
     )
     shaded = ambient_occlusion(floor, both, 8, rays, CancelToken())
     assert shaded[4, 4, 0] < 0.2

@@ -20,4 +20,4 @@ def test_charts_have_colors_with_black_outlines_on_gray() -> None:
 def test_inner_edges_are_not_drawn() -> None:
     uvs = torch.tensor([[0.0, 0], [1, 0], [1, 1], [0, 1]])
     image = atlas_of(uvs, torch.tensor([[0, 1, 2], [0, 2, 3]]), 64, CancelToken())
-    assert len(image[1:-1, 1:-1].reshape(-1, 3).unique(dim=0)) == 1
+    assert len(torch.unique(image[1:-1, 1:-1].reshape(-1, 3), dim=0)) == 1

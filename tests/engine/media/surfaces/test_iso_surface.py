@@ -18,7 +18,8 @@ def test_ball_has_a_closed_surface_that_faces_outwards() -> None:
     assert float((a * torch.linalg.cross(b, c)).sum() / 6) == pytest.approx(4 / 3 * math.pi * 8**3, rel=0.02)
     assert (vertices - 11.5).norm(dim=1) == pytest.approx(8.0, abs=0.2)
     edges = torch.cat([faces[:, [0, 1]], faces[:, [1, 2]], faces[:, [2, 0]]])
-    assert torch.equal(edges.unique(dim=0), edges.flip(1).unique(dim=0))  # each has a neighbour in the other direction
+    backwards = edges.flip(1)  # each edge has a neighbour in the other direction
+    assert torch.equal(torch.unique(edges, dim=0), torch.unique(backwards, dim=0))
 
 
 def test_grid_that_never_crosses_the_level_has_no_surface() -> None:

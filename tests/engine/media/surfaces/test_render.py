@@ -18,7 +18,7 @@ from darkroom.engine.media.surfaces.render import (
     vertex_colors,
     view_of,
 )
-from tests.engine.media.surfaces.shapes import cube, square_grid
+from tests.engine.media.surfaces.shapes import cube, square_grid, tensor
 
 FRONT = {"position": {"x": 0.5, "y": 0.5, "z": 1.0}, "target": {"x": 0.5, "y": 0.5, "z": 0.0}, "fov": 90.0}
 
@@ -77,5 +77,5 @@ def test_transform_scales_turns_and_moves() -> None:
         "position": {"x": 0.0, "y": 0.0, "z": 3.0},
     }
     moved = placed(replace(square_grid(1), normals=torch.tensor([[1.0, 0, 0]] * 4)), transform)
-    assert torch.allclose(moved.vertices[1], torch.tensor([0.0, 2.0, 3.0]), atol=1e-6)
-    assert torch.allclose(moved.normals[1], torch.tensor([0.0, 1.0, 0.0]), atol=1e-6)
+    assert torch.allclose(tensor(moved.vertices)[1], torch.tensor([0.0, 2.0, 3.0]), atol=1e-6)
+    assert torch.allclose(tensor(moved.normals)[1], torch.tensor([0.0, 1.0, 0.0]), atol=1e-6)

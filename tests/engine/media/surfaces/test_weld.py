@@ -9,13 +9,13 @@ import torch
 
 from darkroom.engine.media.mesh import Mesh
 from darkroom.engine.media.surfaces.weld import each_item, welded
-from tests.engine.media.surfaces.shapes import cube, soup_of
+from tests.engine.media.surfaces.shapes import cube, soup_of, tensor
 
 
 def test_triangles_without_shared_vertices_get_them_back() -> None:
     joined = welded(soup_of(cube()), 1e-5)
-    assert joined.vertices.shape == (8, 3)
-    assert torch.equal(joined.vertices[joined.faces], cube().vertices[cube().faces])
+    assert tensor(joined.vertices).shape == (8, 3)
+    assert torch.equal(tensor(joined.vertices)[tensor(joined.faces)], tensor(cube().vertices)[tensor(cube().faces)])
 
 
 def test_position_and_color_are_the_means_of_those_merged() -> None:
@@ -25,9 +25,9 @@ def test_position_and_color_are_the_means_of_those_merged() -> None:
         vertex_colors=torch.tensor([[1.0, 0, 0], [0, 0, 0], [0, 1, 0]]),
     )
     joined = welded(pair, 1e-9, absolute=0.1)
-    assert joined.vertices[:, 0].tolist() == pytest.approx([0.005, 1])
-    assert joined.vertex_colors[0].tolist() == [0.5, 0, 0]
-    assert joined.faces.tolist() == [[0, 0, 1]]
+    assert tensor(joined.vertices)[:, 0].tolist() == pytest.approx([0.005, 1])
+    assert tensor(joined.vertex_colors)[0].tolist() == [0.5, 0, 0]
+    assert tensor(joined.faces).tolist() == [[0, 0, 1]]
 
 
 def test_mesh_of_distinct_vertices_stays_as_it_is() -> None:
@@ -38,16 +38,16 @@ def test_mesh_of_distinct_vertices_stays_as_it_is() -> None:
 def test_batch_of_other_sizes_is_padded_and_keeps_its_texture() -> None:
     texture = torch.rand(2, 4, 4, 3)
     pair = Mesh(
-        torch.stack([soup_of(cube()).vertices, torch.rand(36, 3)]),
-        torch.stack([soup_of(cube()).faces] * 2),
+        torch.stack([tensor(soup_of(cube()).vertices), torch.rand(36, 3)]),
+        torch.stack([tensor(soup_of(cube()).faces)] * 2),
         uvs=torch.rand(2, 36, 2),
         texture=texture,
     )
     changed = each_item(pair, lambda item: welded(item, 1e-5))
-    assert changed.vertex_counts.tolist() == [8, 36]
-    assert changed.item(0).vertices.shape == (8, 3)
+    assert tensor(changed.vertex_counts).tolist() == [8, 36]
+    assert tensor(changed.item(0).vertices).shape == (8, 3)
     assert changed.uvs is None
-    assert torch.equal(changed.texture, texture)
+    assert torch.equal(tensor(changed.texture), texture)
 
 
 def test_mesh_without_vertices_is_left_alone() -> None:

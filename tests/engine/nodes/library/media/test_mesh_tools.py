@@ -22,7 +22,7 @@ from darkroom.engine.nodes.library.media.mesh_texturing import (
     paint_mesh,
     render_uv_atlas,
 )
-from tests.engine.media.surfaces.shapes import cube, in_a_batch, soup_of, square_grid
+from tests.engine.media.surfaces.shapes import cube, in_a_batch, soup_of, square_grid, tensor
 from tests.engine.nodes.small_store import node_context, small_store
 
 CELLS = torch.cartesian_prod(*[torch.arange(4)] * 3)
@@ -41,19 +41,19 @@ def square() -> Mesh:
 
 def test_welded_and_filled_meshes_stay_a_batch(context: NodeContext) -> None:
     soup = in_a_batch(soup_of(cube()))
-    assert weld_vertices(context, mesh=soup).vertices.shape == (1, 8, 3)
-    opened = replace(soup, faces=soup.faces[:, 1:])
-    assert fill_holes(context, mesh=opened, max_perimeter=9.0).faces.shape == (1, 12, 3)
-    assert fill_holes(context, mesh=opened, max_perimeter=0.0).vertices.shape == (1, 36, 3)
+    assert tensor(weld_vertices(context, mesh=soup).vertices).shape == (1, 8, 3)
+    opened = replace(soup, faces=tensor(soup.faces)[:, 1:])
+    assert tensor(fill_holes(context, mesh=opened, max_perimeter=9.0).faces).shape == (1, 12, 3)
+    assert tensor(fill_holes(context, mesh=opened, max_perimeter=0.0).vertices).shape == (1, 36, 3)
 
 
 def test_smooth_normals_split_sharp_edges_with_what_is_attached(context: NodeContext) -> None:
     box = replace(in_a_batch(cube()), vertex_colors=torch.arange(8.0).expand(1, 3, 8).mT)
-    assert mesh_smooth_normals(context, mesh=box).normals.shape == (1, 8, 3)
+    assert tensor(mesh_smooth_normals(context, mesh=box).normals).shape == (1, 8, 3)
     split = mesh_smooth_normals(context, mesh=box, crease_angle=30.0)
-    assert split.vertices.shape == split.normals.shape == (1, 24, 3)
-    positions = box.vertices[0][split.vertex_colors[0, :, 0].long()]
-    assert torch.equal(positions, split.vertices[0])
+    assert tensor(split.vertices).shape == tensor(split.normals).shape == (1, 24, 3)
+    positions = tensor(box.vertices)[0][tensor(split.vertex_colors)[0, :, 0].long()]
+    assert torch.equal(positions, tensor(split.vertices)[0])
 
 
 def test_bake_colors_a_layout_and_textures_return_as_images(context: NodeContext, square: Mesh) -> None:
@@ -77,8 +77,8 @@ def test_bake_colors_a_layout_and_textures_return_as_images(context: NodeContext
 def test_normal_map_comes_with_the_tangents_it_was_made_for(context: NodeContext, square: Mesh) -> None:
     normals = bake_normal_map_from_mesh(context, low_poly=square, high_poly=square, resolution=64)
     textured = apply_texture_to_mesh(context, mesh=square, base_color=normals, normal_map=normals)
-    assert textured.tangents[0, 0].tolist() == pytest.approx([1, 0, 0, 1])
-    assert textured.normals[0, 0].tolist() == pytest.approx([0, 0, 1])
+    assert tensor(textured.tangents)[0, 0].tolist() == pytest.approx([1, 0, 0, 1])
+    assert tensor(textured.normals)[0, 0].tolist() == pytest.approx([0, 0, 1])
     open_sky = bake_ambient_occlusion(context, low_poly=square, high_poly=square, resolution=64, samples=4)
     assert open_sky.min() == 1.0
 
@@ -86,7 +86,7 @@ def test_normal_map_comes_with_the_tangents_it_was_made_for(context: NodeContext
 def test_mesh_is_painted_by_the_voxels_of_its_own_index(context: NodeContext) -> None:
     pair = Mesh(torch.rand(2, 5, 3), torch.zeros(2, 1, 3, dtype=torch.long))
     of_second = Voxel(torch.cat([torch.ones(64, 1, dtype=torch.long), CELLS], dim=1), COLORS, 4)
-    colors = paint_mesh(context, mesh=pair, voxel_colors=of_second).vertex_colors
+    colors = tensor(paint_mesh(context, mesh=pair, voxel_colors=of_second).vertex_colors)
     assert colors[0].max() == 0
     assert torch.allclose(colors[1, 0], torch.tensor([0.25, 0.5, 0.75]) ** 2.2)
 

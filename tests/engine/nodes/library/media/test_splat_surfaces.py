@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def pair() -> Splat:
     """Return a batch of a ball and of one that is nearly empty."""
     item = ball(1500)
     stacked = [torch.stack([getattr(item, name)] * 2) for name in ATTRIBUTES]
-    return Splat(*stacked, counts=torch.tensor([1500, 0]))
+    return replace(Splat(*stacked), counts=torch.tensor([1500, 0]))
 
 
 def test_batch_becomes_meshes_of_different_sizes(context: NodeContext) -> None:
