@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any
 
 from darkroom.contract.errors import PromptRejected
 from darkroom.contract.graph.file_names import is_pending
@@ -103,7 +102,7 @@ class PromptChecks:
         left_out = left_out_in(nodes, find_rules).nodes
         return planner.plan({name: node for name, node in nodes.items() if name not in left_out}, find_rules)
 
-    def _running(self, prompt: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _running(self, prompt: Mapping[str, object]) -> Mapping[str, object]:
         """Return a prompt without what switches leave out; as it is where it has a malformed node."""
         try:
             return without_left_out(prompt, left_out_in(parse_prompt(prompt), self._rules_of_now()))

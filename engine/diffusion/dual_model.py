@@ -64,7 +64,7 @@ class DualModelGuider(Guider):
         ours, theirs = (getattr(item, "weights", item) for item in (self.model_patcher, self.negative_model))
         return ours is theirs
 
-    def _other_models(self) -> list[Any]:
+    def _other_models(self) -> list[object]:
         others = super()._other_models()
         return others if self._negative_network is None else [*others, self.negative_model]
 
@@ -73,7 +73,7 @@ class DualModelGuider(Guider):
         noise: torch.Tensor,
         latent_image: torch.Tensor,
         device: torch.device,
-        sampler: Any,
+        sampler: object,
         sigmas: torch.Tensor,
         denoise_mask: torch.Tensor | None,
         callback: ProgressCallback | None,

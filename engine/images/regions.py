@@ -114,7 +114,7 @@ def _box(item: object, width: int, height: int) -> Box:
     return {**corner, **size, "metadata": metadata}
 
 
-def _region(box: Mapping[str, Any], width: int, height: int) -> Region:
+def _region(box: Mapping[str, object], width: int, height: int) -> Region:
     found = box.get("metadata")
     metadata: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
     sides = checked_box({"x": 0, "y": 0, "width": 0, "height": 0, **box})

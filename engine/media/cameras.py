@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -23,7 +22,7 @@ class Lens:
     kind: str = "perspective"
 
 
-def looking_at(position: Sequence[float], target: Sequence[float], lens: Lens, roll: float = 0.0) -> dict[str, Any]:
+def looking_at(position: Sequence[float], target: Sequence[float], lens: Lens, roll: float = 0.0) -> dict[str, object]:
     """Return a camera that looks from a position to a target, turned about its view by `roll` degrees."""
     eye, aim = torch.tensor(position, dtype=torch.float32), torch.tensor(target, dtype=torch.float32)
     backwards = normalized(eye - aim)
@@ -37,7 +36,7 @@ def looking_at(position: Sequence[float], target: Sequence[float], lens: Lens, r
     return _described(eye, aim, rotation, lens)
 
 
-def turned(position: Sequence[float], quaternion: Sequence[float], lens: Lens) -> dict[str, Any]:
+def turned(position: Sequence[float], quaternion: Sequence[float], lens: Lens) -> dict[str, object]:
     """Return a camera at a position, turned by a quaternion, w first, of any length."""
     eye = torch.tensor(position, dtype=torch.float32)
     rotation = normalized(torch.tensor(quaternion, dtype=torch.float32))
@@ -52,7 +51,7 @@ def orbiting(target: Sequence[float], yaw: float, pitch: float, distance: float)
     return x, up, z
 
 
-def _described(eye: torch.Tensor, aim: torch.Tensor, rotation: torch.Tensor, lens: Lens) -> dict[str, Any]:
+def _described(eye: torch.Tensor, aim: torch.Tensor, rotation: torch.Tensor, lens: Lens) -> dict[str, object]:
     w, x, y, z = rotation.tolist()
     return {
         "position": dict(zip("xyz", eye.tolist(), strict=True)),

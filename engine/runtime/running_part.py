@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from darkroom.contract.graph.facts import NO_FACTS, NodeFacts
 from darkroom.contract.graph.switches import find_left_out, inputs_of, without_left_out
@@ -11,7 +10,7 @@ from darkroom.engine.nodes.base import FunctionNode, NodeClass
 from darkroom.engine.runtime.request import RunRequest
 
 
-def running_part(request: RunRequest, find_class: Callable[[str], NodeClass | None]) -> Mapping[str, Any]:
+def running_part(request: RunRequest, find_class: Callable[[str], NodeClass | None]) -> Mapping[str, object]:
     """Return the prompt of a request without what its outputs certainly do not need because of a switch.
 
     Classes of nodes in there need not exist. Every other node is kept, whether an output needs it or not.

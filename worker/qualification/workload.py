@@ -286,7 +286,7 @@ def why_shrunk(wanted: Workload, device: DeviceFact, run: Workload) -> str | Non
     )
 
 
-def text_to_image(settings: TextToImage, text: str, seed: int) -> dict[str, Any]:
+def text_to_image(settings: TextToImage, text: str, seed: int) -> dict[str, object]:
     """Return the built-in workflow in API format."""
     family = settings.family
     sampling = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -101,7 +101,7 @@ class SandboxConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _take_user_out(cls, given: Any) -> Any:
+    def _take_user_out(cls, given: object) -> object:
         """Move the user from `LEVEL:USER` to the field of users, unless that is set."""
         if not isinstance(given, dict) or not isinstance(given.get("ENGINE_SANDBOX"), str):
             return given

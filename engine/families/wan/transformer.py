@@ -108,7 +108,7 @@ def video_places(
     *,
     device: torch.device,
     first_frame: int = 0,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> torch.Tensor:
     """Return the places [1, frames * rows * columns, 3] of a video's patches; `options` may scale and shift them."""
     axes = torch.meshgrid(

@@ -156,7 +156,7 @@ async def _stored(provider: CacheProvider, context: CacheContext, value: CacheVa
         log.exception("cache provider %s failed", type(provider).__name__)
 
 
-def _guarded(provider: CacheProvider, call: Callable[[], Any], otherwise: Any) -> Any:
+def _guarded(provider: CacheProvider, call: Callable[[], object], otherwise: object) -> object:
     try:
         return call()
     except Exception:  # noqa: BLE001 - the pack's own code

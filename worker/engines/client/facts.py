@@ -32,7 +32,7 @@ class EngineFacts:
         return self._last_object_info is not None
 
     @property
-    def last_object_info(self) -> Mapping[str, Any]:
+    def last_object_info(self) -> Mapping[str, object]:
         """The engine's node classes as they were read last, without asking it; none before."""
         return self._last_object_info or {}
 

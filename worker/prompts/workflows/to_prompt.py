@@ -116,7 +116,7 @@ class _Conversion:
                 inputs[item.name] = self._chosen(scope, node, item.name, text)
         return _entry(node, inputs)
 
-    def _link(self, scope: Scope, node: PageNode, inputs: dict[str, Any]) -> set[str]:
+    def _link(self, scope: Scope, node: PageNode, inputs: dict[str, object]) -> set[str]:
         """Set the inputs that are linked; return those whose widget the use of a sub-graph shows in their place.
 
         Of such a widget the page takes the text as it is, without choosing among alternatives.
@@ -159,7 +159,7 @@ class _Conversion:
                     Problem(str(refused), NAMED_FILE, node_id, kind, "invalid_filename_prefix", allowed)
                 )
 
-    def _refused(self, scope: Scope, node: PageNode, words: str, kind: str) -> dict[str, Any]:
+    def _refused(self, scope: Scope, node: PageNode, words: str, kind: str) -> dict[str, object]:
         """Note the problem of a node that cannot be converted; return its links."""
         allowed = "a prompt in API format, which the page exports" if kind == "needs_script" else None
         field = "input.workflow_json"
@@ -169,7 +169,7 @@ class _Conversion:
         return _entry(node, inputs)
 
 
-def _entry(node: PageNode, inputs: dict[str, Any]) -> dict[str, Any]:
+def _entry(node: PageNode, inputs: dict[str, object]) -> dict[str, object]:
     return {"class_type": node.type, "inputs": inputs, "_meta": {"title": node.title}}
 
 

@@ -123,7 +123,7 @@ class _Taken:
         self._next += 1
         return default_of(item) if not found or found[0] is None else found[0]
 
-    def take_added(self, names: Sequence[str]) -> dict[str, Any]:
+    def take_added(self, names: Sequence[str]) -> dict[str, object]:
         """Return the values of widgets behind the declared ones: one for each name, all others for one with a `#`."""
         found: dict[str, Any] = {}
         for name in names:
@@ -170,7 +170,7 @@ class _TakenByName(_Taken):
         value = self._by_name.pop(name, None)
         return default_of(item) if value is None else value
 
-    def take_added(self, names: Sequence[str]) -> dict[str, Any]:
+    def take_added(self, names: Sequence[str]) -> dict[str, object]:
         patterns = [re.compile(re.escape(name).replace(r"\#", r"\d{1,4}")) for name in names]
         found = [name for name in self._by_name if any(pattern.fullmatch(name) for pattern in patterns)]
         return {name: self._by_name.pop(name) for name in found}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from darkroom.contract.graph.spec import ValueDict
 from darkroom.engine.nodes.base import (
@@ -66,10 +66,10 @@ def branch_node(
     context: NodeContext,
     *,
     autogrow: Annotated[
-        Mapping[str, Any], Growing(item=Field("branch", BRANCH), prefix="branch", min=1, max=MAX_BRANCHES)
+        Mapping[str, object], Growing(item=Field("branch", BRANCH), prefix="branch", min=1, max=MAX_BRANCHES)
     ],
     branch: Annotated[str, OpenCombo()],
-    branch_names: Annotated[Any, BranchNames()],
+    branch_names: Annotated[object, BranchNames()],
 ) -> Annotated[object, BRANCH, Out("output")]:
     """Pass the value of one branch on; what the others need is not computed.
 

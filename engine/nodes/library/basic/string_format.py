@@ -48,7 +48,7 @@ def _complaint(environment: NodeEnvironment, f_string: str) -> str | None:
 def string_format(
     context: NodeContext,
     *,
-    values: Annotated[Mapping[str, Any], Growing(item=Field("value", Socket("*")), names=NAMES, min=0)],
+    values: Annotated[Mapping[str, object], Growing(item=Field("value", Socket("*")), names=NAMES, min=0)],
     f_string: Annotated[str, Text(multiline=True)] = "{a}",
 ) -> STRING:
     """Fill the values `a` to `z` into a text by Python's format syntax, without attributes.
@@ -58,12 +58,12 @@ def string_format(
     return filled(f_string, values)
 
 
-def filled(text: str, values: Mapping[str, Any]) -> str:
+def filled(text: str, values: Mapping[str, object]) -> str:
     """Fill values into the fields of a text. Raises BadFormat and TextTooLong."""
     return joined(_pieces(text, values))
 
 
-def _pieces(text: str, values: Mapping[str, Any]) -> Iterator[str]:
+def _pieces(text: str, values: Mapping[str, object]) -> Iterator[str]:
     for literal, field, spec, conversion in _parsed(text):
         yield literal
         if field is not None:
@@ -71,7 +71,7 @@ def _pieces(text: str, values: Mapping[str, Any]) -> Iterator[str]:
             yield _formatted(_value_of(field, values), conversion, filled_spec)
 
 
-def _spec_pieces(spec: str, values: Mapping[str, Any]) -> Iterator[str]:
+def _spec_pieces(spec: str, values: Mapping[str, object]) -> Iterator[str]:
     """Yield the parts of a field's format; a field within it is a value, as a width of another input."""
     for literal, field, inner_spec, conversion in _parsed(spec):
         yield literal
@@ -101,7 +101,7 @@ def _path_of(field: str) -> tuple[str, list[str]]:
     return found[1], indexes
 
 
-def _value_of(field: str, values: Mapping[str, Any]) -> Any:
+def _value_of(field: str, values: Mapping[str, object]) -> object:
     name, indexes = _path_of(field)
     if name not in values:
         offered = ", ".join(values) or "none, since no value is connected"
@@ -137,7 +137,7 @@ def _check_widths(spec: str) -> None:
             raise BadFormat(f"width {digits[:20]} is too large; expected at most {MAX_WIDTH}")
 
 
-def _formatted(value: Any, conversion: str | None, spec: str) -> str:
+def _formatted(value: object, conversion: str | None, spec: str) -> str:
     _check_conversion(conversion)
     _check_widths(spec)
     shown = value if conversion is None else CONVERSIONS[conversion](value)

@@ -20,7 +20,7 @@ Line = Annotated[str, Text(multiline=False)]
 Changed = Annotated[list[str], Socket("STRING"), Out("texts", is_list=None)]
 
 
-def _text_of(texts: Any) -> str:
+def _text_of(texts: object) -> str:
     """Return the text of an input. Raises TypeError for what is no text and no list of one."""
     text = texts[0] if isinstance(texts, list) and len(texts) == 1 else texts
     if not isinstance(text, str):

@@ -68,7 +68,7 @@ def image_crop_v2(
     *,
     image: IMAGE,
     crop_region: Annotated[
-        Any, PageWidget("BOUNDING_BOX", extra={**WITHOUT_SOCKET, "component": "ImageCrop"})
+        object, PageWidget("BOUNDING_BOX", extra={**WITHOUT_SOCKET, "component": "ImageCrop"})
     ] = DEFAULT_BOX,
 ) -> Annotated[NodeOutput, Socket("IMAGE")]:
     """Crop images to a region and show them; parts outside are left out, but at least one pixel remains."""

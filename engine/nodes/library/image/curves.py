@@ -5,7 +5,7 @@ HISTOGRAM: 256 counts of pixels, from the darkest level to the brightest.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ def _complaint(environment: NodeEnvironment, curve: object) -> str | None:
 def curve_editor(
     context: NodeContext,
     *,
-    curve: Annotated[Any, PageWidget("CURVE", extra=WITHOUT_SOCKET)] = STRAIGHT,
+    curve: Annotated[object, PageWidget("CURVE", extra=WITHOUT_SOCKET)] = STRAIGHT,
     histogram: Annotated[Histogram | None, Optional()] = None,
 ) -> Annotated[NodeOutput, Socket("CURVE"), Out("curve")]:
     """Return the curve that was drawn."""

@@ -100,7 +100,7 @@ def layers_from_bounding_boxes(
     context: NodeContext,
     *,
     image: IMAGE,
-    bboxes: Annotated[Any, Socket("BOUNDING_BOX,ARRAY,STRING")],
+    bboxes: Annotated[object, Socket("BOUNDING_BOX,ARRAY,STRING")],
     mask: OptionalMask = None,
     layers: OptionalLayers = None,
     crop_to_content: Switch = True,
@@ -125,8 +125,8 @@ def layers_from_bounding_boxes(
 
 
 def _item_of_box(
-    image: torch.Tensor, mask: torch.Tensor | None, box: Mapping[str, Any], is_cropped: bool
-) -> dict[str, Any]:
+    image: torch.Tensor, mask: torch.Tensor | None, box: Mapping[str, object], is_cropped: bool
+) -> dict[str, object]:
     """Return the layer of one image [1, H, W, C] with its box."""
     found = box.get("metadata")
     metadata: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
@@ -156,7 +156,9 @@ def _content(rectangle: object, image: torch.Tensor) -> tuple[slice, slice] | No
     return (slice(top, bottom), slice(left, right)) if left < right and top < bottom else None
 
 
-def _with_items(stack: Document | None, items: list[dict[str, Any]], canvas: tuple[int, int] | None = None) -> Document:
+def _with_items(
+    stack: Document | None, items: list[dict[str, object]], canvas: tuple[int, int] | None = None
+) -> Document:
     """Return a stack with further layers; its canvas stays if no other is given."""
     canvas = canvas or canvas_of(stack)
     before = (stack or {}).get("layers") or ()
@@ -169,7 +171,7 @@ def image_compositor(
     context: NodeContext,
     *,
     layers: Layers,
-    compositor: Annotated[Any, PageWidget("COMPOSITOR", extra=WITHOUT_SOCKET)] = NOTHING_SAVED,
+    compositor: Annotated[object, PageWidget("COMPOSITOR", extra=WITHOUT_SOCKET)] = NOTHING_SAVED,
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
 ) -> Annotated[NodeOutput, tuple[IMAGE, MASK]]:
@@ -203,7 +205,7 @@ def image_compositor(
     return NodeOutput(shown, (image, mask))
 
 
-def _preview(context: NodeContext, layer: Layer, texts: dict[str, str]) -> list[Any]:
+def _preview(context: NodeContext, layer: Layer, texts: dict[str, str]) -> list[object]:
     pixels = layer.image if layer.alpha is None else torch.cat((layer.image, layer.alpha[..., None]), dim=-1)
     return list(save_all(context, pixels[None], "ComfyUI", "temp", texts, PREVIEW_PNG_LEVEL).ui["images"])
 

@@ -29,10 +29,10 @@ def create_bounding_boxes(
     *,
     width: Side = 1024,
     height: Side = 1024,
-    editor_state: Annotated[Any, PageWidget("BOUNDING_BOXES", extra={"socketless": False})] = NONE_DRAWN,
+    editor_state: Annotated[object, PageWidget("BOUNDING_BOXES", extra={"socketless": False})] = NONE_DRAWN,
     background: Annotated[IMAGE | None, Optional()] = None,
-    bboxes: Annotated[Any, Socket("BOUNDING_BOX,ARRAY,STRING"), Optional()] = None,
-    last_incoming: Annotated[Any, PageWidget("BOUNDING_BOXES", extra=WITHOUT_SOCKET), Optional()] = NONE_DRAWN,
+    bboxes: Annotated[object, Socket("BOUNDING_BOX,ARRAY,STRING"), Optional()] = None,
+    last_incoming: Annotated[object, PageWidget("BOUNDING_BOXES", extra=WITHOUT_SOCKET), Optional()] = NONE_DRAWN,
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
 ) -> Annotated[NodeOutput, Outputs]:

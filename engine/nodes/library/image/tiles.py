@@ -30,7 +30,7 @@ def split_image_to_tile_list(
     tile_width: TileSide = 1024,
     tile_height: TileSide = 1024,
     overlap: Overlap = 128,
-) -> Annotated[Any, Socket("IMAGE"), Out(is_list=True)]:
+) -> Annotated[object, Socket("IMAGE"), Out(is_list=True)]:
     """Split images into a list of tiles of one size, row by row; those at the far sides are moved back inside."""
     height, width = image.shape[1:3]
     places = tiles_of(width, height, tile_width, tile_height, overlap)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 
@@ -55,7 +55,7 @@ def splat_to_file_3d(
 @node("GetSplatCount", display_name="Get Splat Count", category=CATEGORY, python_module=MODULE,
       search_aliases=["splat count", "gaussian count", "number of splats", "splat info"])  # fmt: skip
 def get_splat_count(
-    context: NodeContext, *, splat: SPLAT, unique_id: Annotated[Any, Hidden("UNIQUE_ID")] = None
+    context: NodeContext, *, splat: SPLAT, unique_id: Annotated[object, Hidden("UNIQUE_ID")] = None
 ) -> tuple[NamedSplat, Annotated[INT, Out("count")]]:
     """Count the Gaussians of all items."""
     count = sum(splat.numbers())
