@@ -8,15 +8,11 @@ from typing import Annotated
 
 import torch
 
-from darkroom.engine.diffusion.latent_format import LatentFormat
-from darkroom.engine.families.qwen_image.diffsynth_control import DiffSynthControlConfig
-from darkroom.engine.families.qwen_image.transformer import QwenImageConfig
 from darkroom.engine.families.text.qwen25_vl import EDIT_TEMPLATE
 from darkroom.engine.images.pixels import resize_image
-from darkroom.engine.models.kinds.diffsynth_patch import DiffSynthPatch
-from darkroom.engine.nodes.base import Float, NodeContext, Optional, PromptText, node
+from darkroom.engine.nodes.base import NodeContext, Optional, PromptText, node
 from darkroom.engine.nodes.library.conditioning.conditioning import with_appended
-from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, IMAGE, MASK, MODEL, MODEL_PATCH, VAE
+from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, IMAGE, VAE
 from darkroom.engine.text.qwen_tokens import IMAGE_PLACEHOLDER
 
 MODULE = "comfy_extras.nodes_qwen"
@@ -82,52 +78,4 @@ def _of_area(image: torch.Tensor, area_px: int, unit_px: int = 1) -> torch.Tenso
     return resize_image(image, new_width, new_height, "area")[..., :3]
 
 
-@node(
-    "QwenImageDiffsynthControlnet",
-    display_name="Apply Qwen Image DiffSynth ControlNet",
-    category="model/patch/qwen",
-    python_module="comfy_extras.nodes_model_patch",
-    experimental=True,
-)
-def qwen_image_diffsynth_controlnet(
-    context: NodeContext,
-    *,
-    model: MODEL,
-    model_patch: MODEL_PATCH,
-    vae: VAE,
-    image: IMAGE,
-    strength: Annotated[float, Float(min=-10.0, max=10.0, step=0.01)] = 1.0,
-    mask: Annotated[MASK | None, Optional()] = None,
-) -> MODEL:
-    """Steer a model by an image (canny, depth), or by an image and the mask of what is painted (inpainting)."""
-    _check_fits(model, model_patch, vae)
-    hole = None if mask is None else mask.reshape(-1, 1, *mask.shape[-2:])[:1]
-    patched = model.clone()
-    latent_format: LatentFormat = model.get_model_object("latent_format")
-    patched.set_model_double_block_patch(
-        DiffSynthPatch(model_patch, vae, latent_format, image[:1, :, :, :3], strength, hole)
-    )
-    return patched
-
-
-def _check_fits(model: MODEL, model_patch: MODEL_PATCH, vae: VAE) -> None:
-    """Raise ValueError for networks that do not fit each other."""
-    network, control = model.model.diffusion_model.config, model_patch.model.config
-    if not isinstance(control, DiffSynthControlConfig) or not isinstance(network, QwenImageConfig):
-        raise ValueError("model_patch: it does not fit the model; got another kind, expected those of Qwen-Image")
-    if control.width != network.width or control.num_blocks < network.num_blocks:
-        raise ValueError(
-            f"model_patch: it does not fit the model; got width {control.width} and {control.num_blocks} blocks, "
-            f"expected width {network.width} and {network.num_blocks} blocks"
-        )
-    if (
-        vae.latent_channels != network.in_channels
-        or vae.latent_dim != model.get_model_object("latent_format").latent_dimensions
-    ):
-        raise ValueError(
-            f"vae: its latents are not the model's; got {vae.latent_channels} channels, expected the VAE of Qwen-Image "
-            f"with {network.in_channels}"
-        )
-
-
-NODES = (text_encode_qwen_image_edit, text_encode_qwen_image_edit_plus, qwen_image_diffsynth_controlnet)
+NODES = (text_encode_qwen_image_edit, text_encode_qwen_image_edit_plus)

@@ -19,13 +19,10 @@ from darkroom.engine.families.qwen_image.diffsynth_control import (
     DiffSynthControlConfig,
     diffsynth_control_config,
 )
-from darkroom.engine.families.qwen_image.nodes import (
-    qwen_image_diffsynth_controlnet,
-    text_encode_qwen_image_edit,
-    text_encode_qwen_image_edit_plus,
-)
+from darkroom.engine.families.qwen_image.nodes import text_encode_qwen_image_edit, text_encode_qwen_image_edit_plus
 from darkroom.engine.families.qwen_image.transformer import QwenImageControlNet
 from darkroom.engine.families.wan.vae_files import WanLatentFormat
+from darkroom.engine.families.z_image.nodes import qwen_image_diffsynth_controlnet
 from darkroom.engine.formats.safetensors_file import write_safetensors
 from darkroom.engine.formats.unfilled import unfilled
 from darkroom.engine.memory.model_memory import ModelMemory
