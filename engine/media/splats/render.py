@@ -28,7 +28,7 @@ SLABS_A_CHECK, HIDDEN = 8, 1e-3
 
 @dataclass(frozen=True, slots=True)
 class RenderOptions:
-    """How Gaussians become an image."""
+    """Options for drawing Gaussians into an image."""
 
     style: str
     scale: float  # of their deviations

@@ -26,7 +26,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class SurfaceOptions:
-    """How a splat becomes a mesh."""
+    """Options for making a mesh of a splat."""
 
     resolution: int
     """Voxels along the longest side."""

@@ -1,4 +1,4 @@
-"""What is connected and what is nearest, as SciPy finds them; it is imported in the calls, since it takes a while."""
+"""Connected and nearest vertices, as SciPy finds them; it is imported in the calls, since it takes a while."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ EVER = 1e30
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Where rays first meet a surface: distances [R] in lengths of the direction, and triangles [R], -1 for a miss."""
+    """First hits of rays on a surface: distances [R] in lengths of the direction, and triangles [R], -1 for a miss."""
 
     distances: torch.Tensor
     faces: torch.Tensor
