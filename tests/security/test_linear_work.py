@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -101,7 +101,12 @@ def work_on_page(document: Json) -> None:
             work()
 
 
-@pytest.mark.parametrize("kind", PAGES)
+def every_other(kinds: Collection[str]) -> list[Any]:
+    """Return the kinds as parameters of which every other one is for the slow run: each takes seconds."""
+    return [pytest.param(kind, marks=pytest.mark.slow) if index % 2 else kind for index, kind in enumerate(kinds)]
+
+
+@pytest.mark.parametrize("kind", every_other(PAGES))
 def test_reading_a_page_costs_what_its_size_does(kind: str) -> None:
     make, num = PAGES[kind]
     assert grows_with(make, num, work_on_page)
@@ -190,7 +195,7 @@ def work_on_prompt(prompt: Json) -> None:
         done()
 
 
-@pytest.mark.parametrize("kind", PROMPTS)
+@pytest.mark.parametrize("kind", every_other(PROMPTS))
 def test_checking_a_prompt_costs_what_its_size_does(kind: str) -> None:
     make, num = PROMPTS[kind]
     assert grows_with(make, num, work_on_prompt)
