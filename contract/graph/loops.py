@@ -10,8 +10,9 @@ feeds and its end needs. Loops may follow one another and lie within one another
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, Literal
 
 from darkroom.contract.errors import Explanation, Problem
@@ -23,7 +24,7 @@ MAX_ITERATIONS: Final = 1000
 """Most iterations of one loop."""
 
 MAX_LOOPS: Final = 100
-"""Most loops of a prompt: each is looked for through all of its nodes."""
+"""Most loops of a prompt: each has a list of the nodes in it."""
 
 MODE: Final = "mode"
 COLLECTS: Final = "accumulate"
@@ -38,34 +39,41 @@ class Loop:
     body: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FoundLoops:
-    """Loops of a prompt by their ends, and what is wrong with others, by the node to name."""
+    """Loops of a prompt by their ends, the innermost first, and what is wrong with others, by the node to name.
+
+    `within` has the loops whose body a node is in, by its id: bit i stands for the i-th loop of `by_end`.
+    """
 
     by_end: Mapping[str, Loop]
     problems: Mapping[str, Problem]
+    within: Mapping[str, int] = field(default_factory=dict)
 
     def roots_of(self, outputs: Iterable[str]) -> list[str]:
         """Return the nodes to run for these outputs: for one within a loop the end of the outermost loop."""
         return list(dict.fromkeys(map(self.root_of, outputs)))
 
     def root_of(self, node_id: str) -> str:
-        for loop in self._outermost():
-            if node_id in loop.body or node_id == loop.start:
-                return loop.end
-        return node_id
+        """Return the end of the outermost loop that a node is in or starts; the node itself outside of all."""
+        return self._outermost_ends.get(node_id, node_id)
 
     def times(self, node_id: str, count: Callable[[str], float]) -> float:
         """Return how often a node runs; `count` returns the iterations of a loop by its start."""
-        product = 1.0
-        for loop in self.by_end.values():
-            if node_id in loop.body:
+        product, within = 1.0, self.within.get(node_id, 0)
+        for number, loop in enumerate(self.by_end.values() if within else ()):
+            if within >> number & 1:
                 product *= count(loop.start)
         return product
 
-    def _outermost(self) -> Iterator[Loop]:
-        loops = self.by_end.values()
-        return (loop for loop in loops if not any(loop.end in other.body for other in loops))
+    @cached_property
+    def _outermost_ends(self) -> Mapping[str, str]:
+        found: dict[str, str] = {}
+        for loop in self.by_end.values():
+            if not self.within.get(loop.end):
+                for node_id in (loop.start, *loop.body):
+                    found.setdefault(node_id, loop.end)
+        return found
 
 
 NO_LOOPS: Final = FoundLoops({}, {})
@@ -104,43 +112,76 @@ def iterations_of(inputs: Mapping[str, object], number: Callable[[object], float
 
 
 class _Search:
-    """One search for the loops of a prompt, from the innermost end outwards."""
+    """One search for the loops of a prompt, from the innermost end outwards.
+
+    Which starts and ends come before a node, and which behind it, are bits of one number a node, passed along its links
+    once. A prompt with a cycle is refused for that; of its nodes not all of them are found.
+    """
 
     def __init__(
-        self, prompt: Prompt, starts: Collection[str], ends: Collection[str], is_output: Callable[[str], bool]
+        self, prompt: Prompt, starts: Sequence[str], ends: Sequence[str], is_output: Callable[[str], bool]
     ) -> None:
         self._prompt = prompt
-        self._starts, self._ends = set(starts), set(ends)
-        self._is_output = is_output
+        self._starts, self._ends = starts, ends
+        self._bits = {node_id: 1 << number for number, node_id in enumerate((*starts, *ends))}
+        self._sources = {
+            node.id: [link.source for link in node.links if link.source in prompt] for node in prompt.values()
+        }
         self._takers: dict[str, list[str]] = {node_id: [] for node_id in prompt}
-        for node in prompt.values():
-            for link in node.links:
-                if link.source in self._takers:
-                    self._takers[link.source].append(node.id)
-        self._below = {start: self._reached(self._takers[start], self._takers_of) for start in starts}
+        for node_id, sources in self._sources.items():
+            for source in sources:
+                self._takers[source].append(node_id)
+        self._order = _sources_first(self._sources, self._takers)
+        self._before = self._gathered(self._order, self._sources)
+        self._behind = self._gathered(self._order[::-1], self._takers)
+        self._shown = {node.id for node in prompt.values() if not self._takers[node.id] and is_output(node.class_type)}
         self._loops: dict[str, Loop] = {}
         self._problems: dict[str, Problem] = {}
 
     def run(self) -> FoundLoops:
-        above = {end: self._reached(self._sources_of(end), self._sources_of) for end in self._ends}
-        open_starts, open_ends = set(self._starts), set(self._ends)
+        places = {node_id: index for index, node_id in enumerate(self._prompt)}
+        all_ends = sum(self._bits[end] for end in self._ends)
+        open_starts = list(self._starts)
         # An end above another one is within its loop, or before it: either way it is closed first.
-        for end in sorted(self._ends, key=lambda item: (len(above[item] & self._ends), self._place(item))):
-            start = self._closest(end, above[end] & open_starts)
-            if start is None:
-                continue
-            body = (self._below[start] & above[end]) - {end}
-            self._loops[end] = Loop(start, end, tuple(node_id for node_id in self._prompt if node_id in body))
-            open_starts.discard(start)
-            open_ends.discard(end)
-            self._check(self._loops[end], open_ends)
-        for start in open_starts - self._problems.keys():
-            self._problems[start] = _problem("loop_start_without_end", f"Loop {start} has no End Loop that closes it")
-        return FoundLoops(self._loops, self._problems)
+        for end in sorted(self._ends, key=lambda item: ((self._before[item] & all_ends).bit_count(), places[item])):
+            start = self._closest(end, [item for item in open_starts if self._before[end] & self._bits[item]])
+            if start is not None:
+                self._loops[end] = Loop(start, end, self._body(start, end))
+                open_starts.remove(start)
+        self._check_all()
+        for start in open_starts:
+            if start not in self._problems:
+                found = f"Loop {start} has no End Loop that closes it"
+                self._problems[start] = _problem("loop_start_without_end", found)
+        within: dict[str, int] = {}
+        for number, loop in enumerate(self._loops.values()):
+            for node_id in loop.body:
+                within[node_id] = within.get(node_id, 0) | 1 << number
+        return FoundLoops(self._loops, self._problems, within)
 
-    def _closest(self, end: str, candidates: set[str]) -> str | None:
+    def _gathered(
+        self, order: Iterable[str], neighbours: Mapping[str, Iterable[str]], closed: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        """Return the bits of the starts and ends that a node's neighbours are, or have themselves.
+
+        `order` has a node after its neighbours. Those in `closed` pass these bits on to no one.
+        """
+        found = dict.fromkeys(order, 0)
+        for node_id in found:
+            for item in neighbours[node_id]:
+                passed = found[item] | self._bits.get(item, 0)
+                found[node_id] |= passed & ~closed.get(item, 0) if closed else passed
+        return found
+
+    def _body(self, start: str, end: str) -> tuple[str, ...]:
+        """Return the nodes that a start feeds and an end needs, in the prompt's order."""
+        fed, needed, before, behind = self._bits[start], self._bits[end], self._before, self._behind
+        return tuple(item for item in self._prompt if before[item] & fed and behind[item] & needed and item != end)
+
+    def _closest(self, end: str, candidates: Sequence[str]) -> str | None:
         """Return the start that an end closes: the one below all others. Without one the end has a problem."""
-        closest = [start for start in candidates if all(start in self._below[other] for other in candidates - {start})]
+        bits = sum(self._bits[start] for start in candidates)
+        closest = [start for start in candidates if not bits & ~self._bits[start] & ~self._before[start]]
         if len(closest) == 1:
             return closest[0]
         if not candidates:
@@ -151,48 +192,41 @@ class _Search:
         self._problems[end] = problem
         return None
 
-    def _check(self, loop: Loop, open_ends: Collection[str]) -> None:
+    def _check_all(self) -> None:
         """Note a loop that is too long, one that something leaves, and one whose end waits for its body to collect."""
-        start = self._prompt[loop.start]
-        iterations = iterations_of(start.inputs, _literal)
+        closed = {end: self._bits[loop.start] for end, loop in self._loops.items()}
+        reached = self._gathered(self._order, self._sources, closed)
+        open_ends = set(self._ends)
+        for end, loop in self._loops.items():
+            open_ends.discard(end)
+            self._check_length(loop)
+            leaving = open_ends | self._shown
+            escapes = sorted(item for item in leaving if reached[item] & self._bits[loop.start] and item != end)
+            if escapes:
+                found = f"Loop {loop.start} reaches {', '.join(escapes[:10])} without passing through End Loop {end}"
+                self._problems[loop.start] = _problem("loop_escape", found)
+            collects = self._prompt[end].inputs.get(COLLECTS)
+            if is_link(collects) and collects[0] in (loop.start, *loop.body):
+                found = f"{COLLECTS} of End Loop {end} depends on node {collects[0]} within its loop"
+                self._problems[end] = _problem("loop_accumulate_from_body", found)
+
+    def _check_length(self, loop: Loop) -> None:
+        iterations = iterations_of(self._prompt[loop.start].inputs, _literal)
         if iterations is not None and iterations > MAX_ITERATIONS:
             found = f"Loop {loop.start} has {iterations:.0f} iterations; expected at most {MAX_ITERATIONS}"
             self._problems[loop.start] = _problem("loop_too_long", found)
-        escapes = sorted(
-            node_id
-            for node_id in self._reached(self._takers[loop.start], self._takers_of, {loop.end})
-            if node_id in open_ends or (not self._takers[node_id] and self._is_output(self._prompt[node_id].class_type))
-        )
-        if escapes:
-            found = f"Loop {loop.start} reaches {', '.join(escapes[:10])} without passing through End Loop {loop.end}"
-            self._problems[loop.start] = _problem("loop_escape", found)
-        collects = self._prompt[loop.end].inputs.get(COLLECTS)
-        if is_link(collects) and collects[0] in {*loop.body, loop.start}:
-            found = f"{COLLECTS} of End Loop {loop.end} depends on node {collects[0]} within its loop"
-            self._problems[loop.end] = _problem("loop_accumulate_from_body", found)
 
-    def _sources_of(self, node_id: str) -> list[str]:
-        return [link.source for link in self._prompt[node_id].links if link.source in self._prompt]
 
-    def _takers_of(self, node_id: str) -> list[str]:
-        return self._takers[node_id]
-
-    def _place(self, node_id: str) -> int:
-        return next(index for index, item in enumerate(self._prompt) if item == node_id)
-
-    @staticmethod
-    def _reached(
-        roots: Iterable[str], following: Callable[[str], Iterable[str]], stops: Collection[str] = ()
-    ) -> set[str]:
-        """Return the nodes that are reached from some, these included; `stops` are passed neither over nor returned."""
-        found: set[str] = set()
-        pending = [node_id for node_id in roots if node_id not in stops]
-        while pending:
-            node_id = pending.pop()
-            if node_id not in found:
-                found.add(node_id)
-                pending.extend(item for item in following(node_id) if item not in stops)
-        return found
+def _sources_first(sources: Mapping[str, Collection[str]], takers: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return the nodes, each after its sources; those of a cycle, and those behind it, at the end."""
+    waiting = {node_id: len(before) for node_id, before in sources.items()}
+    order = [node_id for node_id, num_waiting in waiting.items() if not num_waiting]
+    for node_id in order:  # grows
+        for taker in takers[node_id]:
+            waiting[taker] -= 1
+            if not waiting[taker]:
+                order.append(taker)
+    return [*order, *(node_id for node_id, num_waiting in waiting.items() if num_waiting)]
 
 
 def _literal(value: object) -> float | None:
