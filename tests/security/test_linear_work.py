@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from darkroom.contract.graph.explain import explain_prompt
+from darkroom.contract.graph.facts import FACTS_KEY
 from darkroom.contract.graph.object_info import rules_in
 from darkroom.contract.graph.work import PromptGraph, PromptWork, model_files_in, price_of
 from darkroom.worker.engines.choices import with_hints
@@ -64,6 +65,13 @@ OBJECT_INFO: Json = {
     },
     "Load": {"input": {"required": {"image": [["a.png"], {"image_upload": True}]}}, "output": ["IMAGE"]},
     "Lora": {"input": {"required": {"lora_name": [["a.safetensors"], {}]}}, "output": ["MODEL"]},
+    "Start": {"input": {"required": {}}, "output": ["*"], FACTS_KEY: {"loop": "start"}},
+    "End": {"input": {"required": {"latent_image": ["*"]}}, "output": ["*"], FACTS_KEY: {"loop": "end"}},
+    "Switch": {
+        "input": {"required": {"on": ["BOOLEAN"], "a": ["*", {"lazy": True}], "b": ["*", {"lazy": True}]}},
+        "output": ["*"],
+        FACTS_KEY: {"chosen_by": "on", "alternatives": {"true": "a", "false": "b"}},
+    },
 }
 
 
@@ -128,6 +136,27 @@ def wide(num: int) -> Json:
     return prompt_of(num, "Pass", image=["all", 0]) | {"all": {"class_type": "Save", "inputs": many}}
 
 
+def in_loops(num: int, num_loops: int = 30) -> Json:
+    """Return samplers, one after the other, within loops."""
+    kinds = [*["Start"] * num_loops, *["Sample"] * num, *["End"] * num_loops]
+    chain = {
+        f"n{index}": {"class_type": kind, "inputs": {"latent_image": [f"n{index - 1}", 0], "steps": 3}}
+        for index, kind in enumerate(kinds)
+    }
+    save = {"images": [f"n{len(kinds) - 1}", 0], "filename_prefix": "x"}
+    return chain | {"n0": {"class_type": "Start", "inputs": {}}, "end": {"class_type": "Save", "inputs": save}}
+
+
+def switches(num: int) -> Json:
+    """Return switches of which each follows the next one and leaves out a node."""
+    left_out = {f"x{index}": {"class_type": "Make", "inputs": {}} for index in range(num)}
+    chain = {
+        str(index): {"class_type": "Switch", "inputs": {"on": True, "a": [str(index + 1), 0], "b": [f"x{index}", 0]}}
+        for index in range(num)
+    }
+    return chain | left_out | {"end": {"class_type": "Save", "inputs": {"images": ["0", 0], "filename_prefix": "x"}}}
+
+
 PROMPTS: dict[str, tuple[Callable[[int], Json], int]] = {
     "nodes of an unknown class": (
         lambda num: {str(i): {"class_type": f"No{i}", "inputs": {}} for i in range(num)},
@@ -136,6 +165,8 @@ PROMPTS: dict[str, tuple[Callable[[int], Json], int]] = {
     "a chain": (lambda num: chain_of(num, "Pass", "image"), 300),
     "a chain from its end": (lambda num: dict(reversed(chain_of(num, "Pass", "image").items())), 300),
     "samplers": (lambda num: chain_of(num, "Sample", "latent_image", steps=3), 300),
+    "samplers in loops": (in_loops, 300),
+    "switches": (switches, 300),
     "schedules": (lambda num: chain_of(num, "Sample", "sigmas", latent_image=["0", 0]), 300),
     "numbers": (lambda num: chain_of(num, "Seed", "value"), 300),
     "one node of many inputs": (wide, 300),
