@@ -405,8 +405,8 @@ class PromptWork:
 
     @property
     def pixel_steps(self) -> int:
-        """Sum of pixels times steps over all nodes that sample, without those of unknown steps."""
-        return math.ceil(sum(item.size.sampled_pixels * (item.steps or 0.0) for item in self.samplings))
+        """Sum of pixels times steps over all runs of nodes that sample, without those of unknown steps."""
+        return math.ceil(sum(item.size.sampled_pixels * (self.all_steps_of(item) or 0.0) for item in self.samplings))
 
     @cached_property
     def _loops(self) -> FoundLoops:
@@ -418,7 +418,11 @@ class PromptWork:
 
     def times_of(self, node_id: str) -> float:
         """Return how often a node runs: once, or once in each iteration of the loops around it where they are known."""
-        return self._loops.times(node_id, self._iterations_of)
+        return min(self._loops.times(node_id, self._iterations_of), MOST)
+
+    def all_steps_of(self, sampling: Sampling) -> float | None:
+        """Return the steps of a node that samples in all of its runs; None where they are unknown."""
+        return None if sampling.steps is None else sampling.steps * self.times_of(sampling.node_id)
 
     def _iterations_of(self, start: str) -> float:
         number = iterations_of(self.graph.inputs(start), self.graph.number)

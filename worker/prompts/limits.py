@@ -23,11 +23,12 @@ def _step_problems(work: PromptWork, max_steps: int) -> Iterator[Problem]:
     """Yield a problem for the node at which the total of steps exceeds the limit, and for each that alone does."""
     total_steps = 0.0
     for sampling in work.samplings:
-        if sampling.steps is None:
+        steps = work.all_steps_of(sampling)
+        if steps is None:
             continue
         was_within = total_steps <= max_steps
-        total_steps += sampling.steps
-        if total_steps > max_steps and (was_within or sampling.steps > max_steps):
+        total_steps += steps
+        if total_steps > max_steps and (was_within or steps > max_steps):
             yield _over("steps", work, sampling.node_id, sampling.field, total_steps, max_steps)
 
 

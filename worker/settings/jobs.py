@@ -150,7 +150,7 @@ class PromptLimits(Section):
     """Seconds of audio, and of a video: its frames by the frame rate of the node that saves them."""
 
     max_steps: Annotated[PositiveInt | None, env("PROMPT_MAX_STEPS", key="steps")] = None
-    """Steps of all samplers of a workflow together."""
+    """Steps of all samplers of a workflow together, in a loop those of all its iterations."""
 
     max_output_bytes: Annotated[PositiveInt | None, env("PROMPT_MAX_OUTPUT_BYTES", key="output_bytes")] = None
     """All outputs of a job together."""
@@ -218,7 +218,7 @@ class CallerLimits(Section):
     pixel_steps_per_minute: Annotated[
         PositiveInt | None, env("CALLER_MAX_PIXEL_STEPS_PER_MINUTE", key="pixel_steps_per_minute")
     ] = None
-    """Pixels times steps of its samplers in a minute."""
+    """Pixels times steps of its samplers in a minute, in a loop those of all its iterations."""
 
     stored_bytes: Annotated[PositiveInt | None, env("CALLER_MAX_STORED_BYTES", key="stored_bytes")] = None
     """Bytes of everything that is stored for it: outputs, inputs of its jobs, assets ([limits](security.md#limits))."""

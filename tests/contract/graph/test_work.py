@@ -50,6 +50,14 @@ def test_pixels_steps_and_passes_are_multiplied(prompt: dict[str, Any], cost: fl
     assert cost_of(prompt) == pytest.approx(cost)
 
 
+def test_loops_within_loops_have_a_finite_cost() -> None:
+    starts = {f"s{n}": node("StartLoop", mode="simple", **{"mode.num_iterations": 1000}) for n in range(100)}
+    ends = {f"e{n}": node("EndLoop", output_value=[f"e{n - 1}" if n else "8", 0]) for n in range(100)}
+    for n in range(1, 100):
+        starts[f"s{n}"]["inputs"]["value"] = [f"s{n - 1}", 0]
+    assert 1e9 < cost_of(text_to_image(seed=["s99", 0], steps=10_000, batch=4096) | starts | ends) < 1e18
+
+
 @pytest.mark.parametrize(
     ("mode", "cost"),
     [

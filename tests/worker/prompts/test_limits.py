@@ -183,6 +183,20 @@ def test_steps_that_are_not_run_do_not_count() -> None:
     assert found(split) == []
 
 
+def test_steps_in_a_loop_count_in_each_iteration() -> None:
+    sampler = node("KSampler", latent_image=["s", 0], steps=20)
+    looped = {
+        "5": latent(),
+        "s": node("StartLoop", initial_value0=["5", 0], **{"mode": "simple", "mode.num_iterations": 3}),
+        "3": sampler,
+        "e": node("EndLoop", output_value=["3", 0]),
+    }
+    info = INFO | {"StartLoop": {"output": ["*"]}, "EndLoop": {"output": ["*"]}}
+    (problem,) = find_limit_problems(PromptWork(looped, info), LIMITS)
+    assert (problem.node_id, problem.type, problem.extra) == ("3", "max_steps", {"received": 60})
+    assert PromptWork(looped, info).pixel_steps == 3 * PromptWork({**looped, "e": latent()}, info).pixel_steps
+
+
 def test_sizes_that_are_no_images_do_not_count() -> None:
     prompt = {
         "1": node("CLIPTextEncodeSDXL", width=4096, height=4096, target_width=4096, target_height=4096),
