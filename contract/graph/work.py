@@ -29,7 +29,7 @@ from darkroom.contract.graph.facts import FACTS_KEY, NO_FACTS, Facts, NodeFacts
 from darkroom.contract.graph.loops import MAX_ITERATIONS, NO_LOOPS, FoundLoops, find_loops, iterations_of
 from darkroom.contract.graph.model_inputs import NETWORK_FOLDERS, ModelInputs
 from darkroom.contract.graph.prompt import is_link, parse_prompt
-from darkroom.contract.graph.switches import find_left_out, inputs_of
+from darkroom.contract.graph.switches import NOTHING_LEFT_OUT, LeftOut, find_left_out, inputs_of
 from darkroom.contract.unit import UNIT_PASSES, UNIT_PIXELS, UNIT_SIDE_PX, UNIT_STEPS, UNIT_WORKLOAD
 
 JsonObject = Mapping[str, object]
@@ -110,9 +110,6 @@ class PromptGraph:
         self.object_info: JsonObject = object_info or {}
         self.facts = Facts(object_info)
         self._model_inputs = ModelInputs(self.facts, self.object_info)
-        self._unused: dict[str, set[str]] = {}  # inputs with such links, by node
-        self._chosen: Mapping[str, str] = {}  # input that a switch follows, by node
-        self.left_out = self._find_left_out()
         self._numbers: dict[str, float | None] = {}  # values of primitive nodes
 
     def class_of(self, node_id: str) -> str:
@@ -121,7 +118,7 @@ class PromptGraph:
 
     def inputs(self, node_id: str | None) -> JsonObject:
         inputs = object_of(object_of(self.prompt.get(node_id or "")).get("inputs"))
-        unused = self._unused.get(node_id or "")
+        unused = self._unused_inputs.get(node_id or "")
         return inputs if not unused else {name: value for name, value in inputs.items() if name not in unused}
 
     @property
@@ -191,19 +188,36 @@ class PromptGraph:
         """Return the nodes that a switch does not leave out."""
         return {node_id: self.prompt[node_id] for node_id in self.node_ids}
 
-    def _find_left_out(self) -> frozenset[str]:
-        """Return the nodes that switches leave out, and note the links to them."""
-        classes = {self.class_of(node_id) for node_id in self.prompt}
-        if not any(self._switch_facts(name).chosen_by for name in classes):
-            return frozenset()
+    @property
+    def left_out(self) -> frozenset[str]:
+        """The nodes that switches leave out."""
+        return self._switched.nodes
+
+    @cached_property
+    def _switched(self) -> LeftOut:
+        if not any(self._switch_facts(name).chosen_by for name in self._classes):
+            return NOTHING_LEFT_OUT
         outputs = {node_id for node_id in self.prompt if self.is_output(node_id)}
-        found = find_left_out(
+        return find_left_out(
             inputs_of(self.prompt), lambda node_id: self._switch_facts(self.class_of(node_id)), outputs
         )
-        for node_id, name in found.links:
-            self._unused.setdefault(node_id, set()).add(name)
-        self._chosen = found.chosen
-        return found.nodes
+
+    @cached_property
+    def _unused_inputs(self) -> Mapping[str, Collection[str]]:
+        """The inputs with links that no switch follows, by node."""
+        found: dict[str, set[str]] = {}
+        for node_id, name in self._switched.links:
+            found.setdefault(node_id, set()).add(name)
+        return found
+
+    @property
+    def has_loops(self) -> bool:
+        """True if a class of the prompt starts or ends loops."""
+        return any(self.facts.of(name).loop for name in self._classes)
+
+    @cached_property
+    def _classes(self) -> frozenset[str]:
+        return frozenset(map(self.class_of, self.prompt))
 
     def _switch_facts(self, class_type: str) -> NodeFacts:
         """Return the facts of a class that leave out nodes; none for an engine that does not report its facts."""
@@ -236,7 +250,9 @@ class PromptGraph:
                 break
             passed[node_id] = None
             inputs = self.inputs(node_id)
-            name = self._chosen.get(node_id) or next((name for name in PRIMITIVE_INPUTS if name in inputs), None)
+            name = self._switched.chosen.get(node_id) or next(
+                (name for name in PRIMITIVE_INPUTS if name in inputs), None
+            )
             value = inputs[name] if name is not None else next(iter(inputs.values())) if len(inputs) == 1 else None
         number = _finite(value)
         self._numbers.update(dict.fromkeys(passed, number))
@@ -410,6 +426,8 @@ class PromptWork:
 
     @cached_property
     def _loops(self) -> FoundLoops:
+        if not self.graph.has_loops:
+            return NO_LOOPS
         try:
             nodes = parse_prompt(self.graph.prompt)
         except PromptRejected:
