@@ -134,8 +134,10 @@ def models_summary(missing: Sequence[MissingModel], manifest: Manifest, named: C
     unsourced = [item.model.name for item in files if item.entry is None]
     elsewhere = sum(item.entry is not None and not item.is_operators for item in files)
     if not command:
-        todo = "no source is known" if unsourced else "FETCH_MISSING=any lets a job fetch from the workflow's addresses"
-        return f"{what}{shown}{size}{unknown}: {todo}"
+        words = (
+            "no source is known" if unsourced else "FETCH_MISSING=any lets a job fetch from the workflow's addresses"
+        )
+        return f"{what}{shown}{size}{unknown}: {words}"
     rest = f"; FETCH_MISSING=any brings {elsewhere} more from the workflow's addresses" if elsewhere else ""
     rest += f"; of {', '.join(unsourced[:MAX_NEAREST])} no source is known" if unsourced else ""
     return f"{what}{shown}{size}{unknown}: `{command}`, or FETCH_MISSING=manifest{rest}"
@@ -176,8 +178,8 @@ def _of_model(problem: Problem, item: MissingModel, manifest: Manifest) -> Probl
     first, command = entry.sources[0], fetch_command([item], manifest)
     source = "a shared volume" if isinstance(first, FileSource) else str(first)
     size = _gb(entry.size_bytes) if entry.size_bytes else "of unknown size"
-    todo = f"`{command}`, or FETCH_MISSING=manifest" if command else "FETCH_MISSING=any"
-    message = f"{model.field}: {model.name!r} is not here{where}: {size} from {source}: {todo}"
+    remedy = f"`{command}`, or FETCH_MISSING=manifest" if command else "FETCH_MISSING=any"
+    message = f"{model.field}: {model.name!r} is not here{where}: {size} from {source}: {remedy}"
     known |= {"size_bytes": entry.size_bytes, "source": source, "command": command or None}
     return replace(problem, message=message, extra=_with(problem, known))
 
