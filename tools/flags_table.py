@@ -12,6 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from darkroom.engine.server.flags import IGNORED_TITLE, build_parser
+
+if not __package__:  # run as a script, whose own folder alone is searched
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from tools.marked_part import with_part
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "engine.md"

@@ -13,6 +13,10 @@ from pathlib import Path
 
 from darkroom.engine.nodes.base import NodeClass
 from darkroom.engine.nodes.built_in import built_in_nodes
+
+if not __package__:  # run as a script, whose own folder alone is searched
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from tools.marked_part import list_item, with_part
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "nodes.md"

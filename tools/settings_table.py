@@ -1,4 +1,4 @@
-"""Writes the lists of settings from the fields of `worker/settings/`, between the two marks of `docs/settings.md`.
+"""Writes the lists of settings, and the names of removed ones, into `docs/settings.md`, from `worker/settings/`.
 
 python tools/settings_table.py            # the file is rewritten in place
 python tools/settings_table.py --check    # exit code 1 when the lists are out of date
@@ -18,12 +18,18 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from darkroom.worker.settings.removed import REMOVED_NAMES
 from darkroom.worker.settings.section import Variable, variables_of
 from darkroom.worker.settings.settings import Settings
+
+if not __package__:  # run as a script, whose own folder alone is searched
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from tools.marked_part import PAGE_WIDTH, list_item, with_part
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
 BEGIN, END = "<!-- settings: tools/settings_table.py -->", "<!-- end of settings -->"
+BEGIN_REMOVED, END_REMOVED = "<!-- removed settings: tools/settings_table.py -->", "<!-- end of removed settings -->"
 EMPTY = "–"
 
 
@@ -38,6 +44,13 @@ def settings_tables() -> str:
         items = [_item(name, variables, described) for name in _settings_among(variables)]
         parts.append("\n".join([f"## {titles[section]}", "", *items]))
     return "\n\n".join(parts)
+
+
+def removed_names() -> str:
+    """Return the paragraph that names the settings of earlier versions."""
+    names = ", ".join(f"`{name}`" for name in REMOVED_NAMES)
+    intro = "Settings of earlier versions, named at the start and by `darkroom doctor` with what to do"
+    return textwrap.fill(f"{intro}: {names}.", width=PAGE_WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def attribute_docstrings(owner: Any) -> dict[str, str]:
@@ -106,7 +119,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args(given)
     old = PAGE.read_text(encoding="utf-8")
-    new = with_part(old, settings_tables(), BEGIN, END)
+    new = with_part(old, removed_names(), BEGIN_REMOVED, END_REMOVED)
+    new = with_part(new, settings_tables(), BEGIN, END)
     if arguments.check:
         return int(new != old)
     PAGE.write_text(new, encoding="utf-8")

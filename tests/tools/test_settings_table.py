@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from pathlib import PurePath
+import subprocess
+import sys
+from pathlib import Path, PurePath
 
 import pytest
 from pydantic import SecretStr
 
+from darkroom.worker.settings.removed import REMOVED_NAMES
 from darkroom.worker.settings.section import settings_of, variables_of
 from darkroom.worker.settings.settings import Settings
 from darkroom.worker.settings.variable_names import IGNORED_NAMES, known_names
 from tests.markdown import list_items
 from tools import settings_table
 from tools.marked_part import with_part
-from tools.settings_table import PAGE, settings_tables, shown_default
+from tools.settings_table import BEGIN_REMOVED, END_REMOVED, PAGE, settings_tables, shown_default
 
 
 def described(text: str) -> list[tuple[str, str]]:
@@ -25,6 +28,20 @@ def described(text: str) -> list[tuple[str, str]]:
 
 def test_the_page_is_current() -> None:
     assert settings_table.main(["--check"]) == 0, "run `python tools/settings_table.py`"
+
+
+@pytest.mark.parametrize(
+    "name", ["settings_table", *(pytest.param(name, marks=pytest.mark.slow) for name in ("node_table", "flags_table"))]
+)
+def test_a_table_is_written_by_a_script_from_any_folder(name: str, tmp_path: Path) -> None:
+    script = Path(settings_table.__file__).with_name(f"{name}.py")
+    shown = subprocess.run([sys.executable, script, "--help"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "--check" in shown.stdout
+
+
+def test_the_page_names_every_removed_setting() -> None:
+    paragraph = PAGE.read_text("utf-8").partition(BEGIN_REMOVED)[2].partition(END_REMOVED)[0]
+    assert re.findall(r"`([A-Z0-9_]+)`", paragraph) == list(REMOVED_NAMES)
 
 
 def test_the_page_names_every_setting_once() -> None:
