@@ -8,7 +8,7 @@ they came: whether they fit their node is `validate.py`'s question.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeGuard
 
 from darkroom.contract.errors import Explanation, Problem, PromptRejected
@@ -66,6 +66,18 @@ def parse_prompt(data: object) -> Prompt:
             raise PromptRejected(_invalid(message, f"Node ID '#{node_id}'", explanation))
         nodes[node_id] = Node(node_id, raw)
     return nodes
+
+
+def reached(roots: Iterable[str], following: Callable[[str], Iterable[str]]) -> frozenset[str]:
+    """Return the nodes that some lead to, these among them; `following` returns those that one leads to itself."""
+    found = set(roots)
+    left = list(found)
+    while left:
+        for node_id in following(left.pop()):
+            if node_id not in found:
+                found.add(node_id)
+                left.append(node_id)
+    return frozenset(found)
 
 
 def unknown_class(node: Node) -> Problem:

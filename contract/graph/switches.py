@@ -7,12 +7,12 @@ that only they need do not run. ComfyUI checks such nodes all the same; here the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from darkroom.contract.graph.facts import NO_FACTS, NodeFacts
-from darkroom.contract.graph.prompt import Prompt, is_link
+from darkroom.contract.graph.prompt import Prompt, is_link, reached
 from darkroom.contract.graph.spec import NodeRules, Values
 
 MAX_DEPTH: Final = 50
@@ -57,11 +57,11 @@ def find_left_out(inputs: Inputs, facts_of: Callable[[str], NodeFacts], outputs:
     for node_id, values in inputs.items():
         sources = followed[node_id] = []
         for name, value in values.items():
-            if is_link(value):
+            if is_link(value) and value[0] in inputs:
                 taken.add(value[0])
                 (dropped if (node_id, name) in links else sources).append(value[0])
     ends = [node_id for node_id in inputs if node_id in outputs or node_id not in taken]
-    return LeftOut(links, _reached(dropped, followed) - _reached(ends, followed), chosen)
+    return LeftOut(links, reached(dropped, followed.__getitem__) - reached(ends, followed.__getitem__), chosen)
 
 
 def left_out_of(prompt: Prompt, rules: Mapping[str, NodeRules]) -> LeftOut:
@@ -133,18 +133,6 @@ class _Switches:
             if name:
                 self._known[node_id] = self._value(inputs.get(name, _UNKNOWN), depth)
         return self._known[node_id]
-
-
-def _reached(roots: Iterable[str], sources: Mapping[str, Iterable[str]]) -> frozenset[str]:
-    """Return the nodes among `roots` and before them; ids of no node are passed over."""
-    found = {node_id for node_id in roots if node_id in sources}
-    left = list(found)
-    while left:
-        for node_id in sources[left.pop()]:
-            if node_id in sources and node_id not in found:
-                found.add(node_id)
-                left.append(node_id)
-    return frozenset(found)
 
 
 def _mapping(value: object) -> Values:

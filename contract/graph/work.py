@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Protocol
@@ -28,7 +28,7 @@ from darkroom.contract.errors import PromptRejected
 from darkroom.contract.graph.facts import FACTS_KEY, NO_FACTS, Facts, NodeFacts
 from darkroom.contract.graph.loops import MAX_ITERATIONS, NO_LOOPS, FoundLoops, find_loops, iterations_of
 from darkroom.contract.graph.model_inputs import NETWORK_FOLDERS, ModelInputs
-from darkroom.contract.graph.prompt import is_link, parse_prompt
+from darkroom.contract.graph.prompt import is_link, parse_prompt, reached
 from darkroom.contract.graph.switches import NOTHING_LEFT_OUT, LeftOut, find_left_out, inputs_of
 from darkroom.contract.unit import UNIT_PASSES, UNIT_PIXELS, UNIT_SIDE_PX, UNIT_STEPS, UNIT_WORKLOAD
 
@@ -169,7 +169,7 @@ class PromptGraph:
 
     def needed_by(self, targets: Iterable[str]) -> frozenset[str]:
         """Return the nodes that run for the targets, these among them."""
-        return _reached(targets, self.sources)
+        return reached(targets, self.sources)
 
     def below(self, root: str) -> frozenset[str]:
         """Return the nodes that depend on a node."""
@@ -177,7 +177,7 @@ class PromptGraph:
         for node_id in self.node_ids:
             for source in self.sources(node_id):
                 users.setdefault(source, []).append(node_id)
-        return _reached(users.get(root, ()), lambda node_id: users.get(node_id, ()))
+        return reached(users.get(root, ()), lambda node_id: users.get(node_id, ()))
 
     def running_part(self) -> dict[str, object]:
         """Return the nodes that an output node needs, directly or not; the others do not run."""
@@ -266,17 +266,6 @@ def _named_file(kind: str, value: object) -> ModelFile | None:
 def model_files_in(prompt: JsonObject, object_info: JsonObject | None = None) -> list[ModelFile]:
     """Return the model files of denoising networks that a prompt in ComfyUI's API form names, each once."""
     return list(PromptGraph(prompt, object_info).model_files)
-
-
-def _reached(roots: Iterable[str], following: Callable[[str], Iterable[str]]) -> frozenset[str]:
-    found = set(roots)
-    left = list(found)
-    while left:
-        for node_id in following(left.pop()):
-            if node_id not in found:
-                found.add(node_id)
-                left.append(node_id)
-    return frozenset(found)
 
 
 def _finite(value: object) -> float | None:
