@@ -33,7 +33,7 @@ from darkroom.contract.graph.problems import (
 from darkroom.contract.graph.prompt import Node, Prompt, is_link, parse_prompt, undeclared_class, unknown_class
 from darkroom.contract.graph.size import GraphLimits, check_size
 from darkroom.contract.graph.spec import InputCheck, InputSpec, NodeRules, ValueDict, Values
-from darkroom.contract.graph.switches import NOTHING_LEFT_OUT, LeftOut, left_out_of
+from darkroom.contract.graph.switches import NOTHING_LEFT_OUT, LeftOut, left_out_of, without_left_out
 
 FindRules = Callable[[str], NodeRules | None]
 Excuses = Callable[[Problem, Mapping[str, Any]], bool]
@@ -147,8 +147,8 @@ def find_problems(
     outputs = [node_id for node_id, node in prompt.items() if _is_wanted_output(node, rules, targets)]
     if not outputs:
         return Findings((), [_no_outputs()], {}, data)
-    known = {node_id: node for node_id, node in prompt.items() if node.class_type in rules}  # others are left out
-    loops = find_loops(known, lambda item: rules[item].facts.loop, lambda item: rules[item].is_output)
+    running = parse_prompt(without_left_out(data, left_out)) if left_out.links else prompt
+    loops = find_loops(running, lambda item: rules[item].facts.loop, lambda item: rules[item].is_output)
     walk = _Walk(prompt, rules, excuses, misfits={**find_misfits(prompt, rules), **loops.problems}, left_out=left_out)
     for node_id in outputs:
         walk.visit(node_id)

@@ -29,7 +29,7 @@ from darkroom.contract.graph.facts import FACTS_KEY, NO_FACTS, Facts, NodeFacts
 from darkroom.contract.graph.loops import MAX_ITERATIONS, NO_LOOPS, FoundLoops, find_loops, iterations_of
 from darkroom.contract.graph.model_inputs import NETWORK_FOLDERS, ModelInputs
 from darkroom.contract.graph.prompt import is_link, parse_prompt, reached
-from darkroom.contract.graph.switches import NOTHING_LEFT_OUT, LeftOut, find_left_out, inputs_of
+from darkroom.contract.graph.switches import NOTHING_LEFT_OUT, LeftOut, find_left_out, inputs_of, without_left_out
 from darkroom.contract.unit import UNIT_PASSES, UNIT_PIXELS, UNIT_SIDE_PX, UNIT_STEPS, UNIT_WORKLOAD
 
 JsonObject = Mapping[str, object]
@@ -183,6 +183,11 @@ class PromptGraph:
         """Return the nodes that an output node needs, directly or not; the others do not run."""
         needed = self.needed_by(node_id for node_id in self.prompt if self.is_output(node_id))
         return {node_id: node for node_id, node in self.prompt.items() if node_id in needed}
+
+    @property
+    def followed(self) -> JsonObject:
+        """The prompt without the nodes that a switch leaves out and the links to them."""
+        return without_left_out(self.prompt, self._switched)
 
     def possible_part(self) -> dict[str, object]:
         """Return the nodes that a switch does not leave out."""
@@ -418,7 +423,7 @@ class PromptWork:
         if not self.graph.has_loops:
             return NO_LOOPS
         try:
-            nodes = parse_prompt(self.graph.prompt)
+            nodes = parse_prompt(self.graph.followed)
         except PromptRejected:
             return NO_LOOPS
         return find_loops(nodes, lambda class_type: self.graph.facts.of(class_type).loop)

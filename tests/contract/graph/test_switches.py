@@ -18,7 +18,12 @@ from darkroom.contract.graph.work import ModelFile, PromptGraph, PromptWork
 from tests.contract.graph.declared import node, rules
 
 SWITCH = NodeFacts(chosen_by="switch", alternatives={"true": "on_true", "false": "on_false"})
-FACTS = {"Switch": SWITCH, "Flag": NodeFacts(gives="value")}
+FACTS = {
+    "Switch": SWITCH,
+    "Flag": NodeFacts(gives="value"),
+    "Start": NodeFacts(loop="start"),
+    "End": NodeFacts(loop="end"),
+}
 LAZY = ("*", {"lazy": True})
 DECLARED = (
     rules("Load", {"name": (["here"], {})}, ("MODEL",)),
@@ -26,6 +31,8 @@ DECLARED = (
     rules("Random", {}, ("BOOLEAN",)),
     rules("Switch", {"switch": "BOOLEAN", "on_false": LAZY, "on_true": LAZY}, ("*",)),
     rules("Show", {"model": "MODEL"}, ("MODEL",), is_output=True),
+    rules("Start", {"first": "*"}, ("*",)),
+    rules("End", {"value": "*"}, ("*",)),
 )
 CLASSES: dict[str, NodeRules] = {
     item.class_type: replace(item, facts=FACTS.get(item.class_type, NO_FACTS)) for item in DECLARED
@@ -101,6 +108,15 @@ def test_nothing_of_a_branch_that_is_off_is_a_reason_to_refuse() -> None:
     prompt["switch"]["inputs"]["switch"] = False
     assert problems_of(prompt) == {"off": ["value_not_in_list"]}
     assert problems_of({**prompt, "off": node("NoSuchClass")})[""] == ["invalid_prompt"]
+
+
+def test_a_link_that_no_switch_follows_leaves_no_loop() -> None:
+    loop = {"start": node("Start", first=["on", 0]), "end": node("End", value=["start", 0])}
+    prompt = switched(True, **loop, other=node("Show", model=["end", 0]))
+    prompt["switch"]["inputs"]["on_false"] = ["start", 0]
+    assert problems_of(prompt) == {}
+    prompt["switch"]["inputs"]["switch"] = False
+    assert problems_of(prompt) == {"start": ["custom_validation_failed"]}
 
 
 def test_an_unknown_class_that_might_run_is_refused() -> None:
