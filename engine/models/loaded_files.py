@@ -85,15 +85,19 @@ class LoadedFiles:
         return self.path_of(kind, name).read_text("utf-8", errors="replace")
 
     def tensors(self, kind: str, name: str) -> dict[str, torch.Tensor]:
-        """Return the tensors of a file that is not a network of its own (a LoRA).
+        """Return the tensors of a file that is not a network of its own (an embedding).
 
         Those of a mapped file are read when they are accessed.
         """
+        return self.tensors_and_metadata(kind, name)[0]
+
+    def tensors_and_metadata(self, kind: str, name: str) -> tuple[dict[str, torch.Tensor], Mapping[str, str]]:
+        """Return the tensors of such a file (a LoRA), and its metadata, empty for a file without."""
         path = self.path_of(kind, name)
         state, file = state_of(path), open_weights(path)
         if isinstance(file, MappedFile):
             self._mapped[file.mapping] = state
-        return all_tensors(file)
+        return all_tensors(file), file.metadata
 
     # --- networks ---
 

@@ -8,6 +8,7 @@ has a file of its own. Sockets whose values only custom nodes make or read are t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, NotRequired, Protocol, TypedDict
 
 import torch
@@ -105,6 +106,7 @@ PHOTOMAKER = Annotated[Any, Socket("PHOTOMAKER")]
 STYLE_MODEL = Annotated[Any, Socket("STYLE_MODEL")]
 MODEL_PATCH = Annotated[Any, Socket("MODEL_PATCH")]
 GLIGEN = Annotated[Any, Socket("GLIGEN")]
+IC_LORA_PARAMETERS = Annotated[Mapping[str, Any], Socket("IC_LORA_PARAMETERS")]
 SVG = Annotated[Svg, Socket("SVG")]
 AUDIO = Annotated[Audio, Socket("AUDIO")]
 AUDIO_ENCODER = Annotated[AudioEncoder, Socket("AUDIO_ENCODER")]

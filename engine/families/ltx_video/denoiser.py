@@ -24,12 +24,14 @@ class LtxVideoDenoiser(TextTokensDenoiser):
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
         inputs = super().extra_conds(**kwargs)
-        given = {
-            "attention_mask": kwargs.get("attention_mask"),
-            "denoise_mask": kwargs.get("concat_mask", kwargs.get("denoise_mask")),
-            "keyframe_idxs": kwargs.get("keyframe_idxs"),
-        }
+        mask: torch.Tensor | None = kwargs.get("concat_mask", kwargs.get("denoise_mask"))
+        guides: torch.Tensor | None = kwargs.get("keyframe_idxs")
         weights: torch.Tensor | None = kwargs.get("guide_weights")
+        given = {"attention_mask": kwargs.get("attention_mask"), "denoise_mask": mask, "keyframe_idxs": guides}
+        if mask is not None and guides is not None and bool((mask < 0).any()):
+            is_kept = (mask >= 0).all(dim=1).flatten(1)[0].cpu()  # [T], of all rows alike
+            given["kept_tokens"] = is_kept.nonzero().T
+            weights = None if weights is None else weights[:, is_kept[-guides.shape[2] :]]
         if weights is not None and bool((weights != 1).any()):
             given["guide_weights"] = weights
         inputs |= {name: RegularInput(value) for name, value in given.items() if value is not None}

@@ -85,11 +85,11 @@ def cell_places(
 
 
 def rotations(places: torch.Tensor, width: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the cosines and sines [B, T, D] that rotate pairs of channels at places [B, 3, T] in seconds and pixels.
+    """Return the cosines and sines [B, T, D] that rotate pairs of channels at places [B, T, 3] in seconds and pixels.
 
     The first `width % 6` channels are not rotated.
     """
-    shares = places.transpose(1, 2) / filled(LARGEST_PLACE, device=places.device)  # [B, T, 3]
+    shares = places / filled(LARGEST_PLACE, device=places.device)  # [B, T, 3]
     powers = torch.linspace(0.0, 1.0, width // (2 * NUM_AXES), device=places.device, dtype=torch.float32)
     angles = (THETA**powers * math.pi / 2) * (shares[..., None] * 2 - 1)  # [B, T, 3, D / 6]
     angles = angles.transpose(-1, -2).flatten(2).repeat_interleave(2, dim=-1)
@@ -224,7 +224,9 @@ class LtxVideoTransformer(nn.Module):
     `attention_mask` [B, S] is 1 where the text has tokens. `frame_rate` is that of the video, frames per second.
     `keyframe_idxs` [B, 3, K] are the places of the last K tokens, where those are frames given to the network, and
     `guide_weights` [B, K] how much they weigh on the tokens of the video and these on them, 1 as any others.
-    Built without weights being drawn when a `torch.device("meta")` context is open.
+    `kept_tokens` [B, N] are the indices of the tokens that there are: the result is 0 for the others, and the weights
+    are those of the kept ones of the last K. Built without weights being drawn when a `torch.device("meta")` context is
+    open.
     """
 
     def __init__(self, config: LtxVideoConfig) -> None:
@@ -260,16 +262,21 @@ class LtxVideoTransformer(nn.Module):
         frame_rate: float = DEFAULT_FRAME_RATE,
         keyframe_idxs: torch.Tensor | None = None,
         guide_weights: torch.Tensor | None = None,
+        kept_tokens: torch.Tensor | None = None,
         **kwargs: object,
     ) -> torch.Tensor:
         options = {} if transformer_options is None else transformer_options
-        img = self.patchify_proj(x.flatten(2).transpose(1, 2))
+        tokens, places = x.flatten(2).transpose(1, 2), self._places(x, keyframe_idxs)
+        if kept_tokens is not None:
+            tokens, places = taken(tokens, kept_tokens), taken(places, kept_tokens)
+            timesteps = timesteps if timesteps.ndim == 1 else taken(timesteps, kept_tokens)
+        img = self.patchify_proj(tokens)
         modulation, embedded = self.adaln_single(timesteps.flatten() * TIME_SCALE, img.dtype)
         shared = {
             "txt": self.caption_projection(context),
             "attention_mask": _score_mask(attention_mask, img.dtype),
             "vec": modulation.view(x.shape[0], -1, modulation.shape[-1]),
-            "pe": self._rotations(x, frame_rate, keyframe_idxs, img.dtype),
+            "pe": rotations(_in_seconds(places, frame_rate), self.config.width, img.dtype),
             "transformer_options": options,
             "guides": None if guide_weights is None else _log_weights(guide_weights, img.dtype),
         }
@@ -283,18 +290,30 @@ class LtxVideoTransformer(nn.Module):
         times = embedded.view(x.shape[0], -1, 1, embedded.shape[-1])
         shift, scale = (self.scale_shift_table.to(img) + times).unbind(2)  # each [B, 1 or T, D]
         cells: torch.Tensor = self.proj_out(self.adaptive_norm(img, scale, shift))
+        if kept_tokens is not None:
+            every = cells.new_zeros(x.shape[0], math.prod(x.shape[2:]), cells.shape[-1])
+            cells = every.scatter(1, kept_tokens[..., None].expand_as(cells), cells)
         return cells.transpose(1, 2).reshape(x.shape)
 
-    def _rotations(
-        self, x: torch.Tensor, frame_rate: float, keyframe_idxs: torch.Tensor | None, dtype: torch.dtype
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _places(self, x: torch.Tensor, keyframe_idxs: torch.Tensor | None) -> torch.Tensor:
+        """Return the places [B, T, 3] of all cells, those of the last ones as they are given."""
         places = cell_places(*x.shape[2:], starts_with_one_frame=self.config.starts_with_one_frame, device=x.device)
-        places = places.expand(x.shape[0], -1, -1).clone()
+        places = places.T.expand(x.shape[0], -1, -1).clone()
         if keyframe_idxs is not None:
-            places[:, :, -keyframe_idxs.shape[2] :] = keyframe_idxs
-        seconds = places.float()
-        seconds[:, 0] *= 1.0 / frame_rate
-        return rotations(seconds, self.config.width, dtype)
+            places[:, -keyframe_idxs.shape[2] :] = keyframe_idxs.transpose(1, 2)
+        return places
+
+
+def taken(tokens: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+    """Return the tokens [B, N, D] at the indices [B, N] of tokens [B, T, D]."""
+    return tokens.gather(1, kept[..., None].expand(-1, -1, tokens.shape[-1]))
+
+
+def _in_seconds(places: torch.Tensor, frame_rate: float) -> torch.Tensor:
+    """Return places [B, T, 3] with seconds in place of frames."""
+    seconds = places.float()
+    seconds[..., 0] *= 1.0 / frame_rate
+    return seconds
 
 
 def _log_weights(weights: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -15,6 +15,7 @@ CALL_ON_DETACH = "on_detach_after"
 CALL_ON_PREPARE_STATE = "on_prepare_state"
 CALL_ON_INJECT_MODEL = "on_inject_model"
 CALL_ON_EJECT_MODEL = "on_eject_model"
+LORA_METADATA = "lora_metadata"  # the attachment with the metadata of the file of the last LoRA, texts by name
 
 Function = Callable[..., Any]
 Registry = dict[str, dict[str | None, list[Function]]]  # type -> key -> functions

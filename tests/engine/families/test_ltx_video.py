@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,14 @@ import torch
 from darkroom.engine.families import registry
 from darkroom.engine.families.base import NotRecognised
 from darkroom.engine.families.ltx_video.denoiser import LtxVideoDenoiser
-from darkroom.engine.families.ltx_video.nodes.guides import first_frame_of, guide_weights_of, with_guide
+from darkroom.engine.families.ltx_video.nodes.guides import (
+    first_frame_of,
+    guide_weights_of,
+    ltxv_add_guide,
+    ltxv_crop_guides,
+    with_guide,
+)
+from darkroom.engine.families.ltx_video.nodes.ic_lora import downscale_factor_of
 from darkroom.engine.families.ltx_video.vae import LtxVideoVae, LtxVideoVaeConfig, ltx_video_vae_config
 from darkroom.engine.families.ltx_video.vae_files import as_described, description
 from darkroom.engine.families.ltx_video.vae_layers import Stage
@@ -138,6 +146,78 @@ def test_guides_of_no_weight_change_nothing_and_those_of_weight_one_all_that_tok
     torch.testing.assert_close(drawn(latent, 0.0), drawn(other, 0.0), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(drawn(latent, 1.0), drawn(latent, None), rtol=1e-4, atol=1e-4)
     assert not torch.allclose(drawn(latent, 0.5), drawn(latent, None), atol=1e-3)
+
+
+class SmallVae:
+    """Encodes every cell of frames as its number, in all channels."""
+
+    def encode(self, pixels: torch.Tensor) -> torch.Tensor:
+        size = (pixels.shape[0] - 1) // 8 + 1, pixels.shape[1] // 32, pixels.shape[2] // 32
+        return torch.arange(1.0, math.prod(size) + 1).view(1, 1, *size).repeat(1, 128, 1, 1, 1)
+
+
+def guided(strength: float, factor: object, rows: int = 4) -> tuple[dict[str, Any], Any]:
+    """The options of a conditioning with an image as a guide, and the latent of 2 frames of 4 x 2 cells."""
+    prompt: Any = [[torch.zeros(1, 1, 8), {}]]
+    vae: Any = SmallVae()
+    context: Any = None
+    positive, _, latent = ltxv_add_guide(
+        context, positive=prompt, negative=prompt, vae=vae, latent={"samples": torch.zeros(1, 128, 2, rows, 2)},
+        image=torch.rand(1, 128, 64, 3), strength=strength, iclora_parameters={"reference_downscale_factor": factor},
+    )  # fmt: skip
+    return positive[0][1], latent
+
+
+def test_a_guide_of_an_ic_lora_lies_in_every_second_row_and_column() -> None:
+    options, latent = guided(0.75, "2.0")
+    assert latent["samples"][0, 0, 2].tolist() == [[1.0, 0.0], [0.0, 0.0], [2.0, 0.0], [0.0, 0.0]]
+    left_out = [-1.75, -1.75]
+    assert latent["noise_mask"][0, 0, 2].tolist() == [[0.25, -1.75], left_out, [0.25, -1.75], left_out]
+    assert latent["noise_mask"][0, 0, :2].eq(1).all() and options["keyframe_idxs"].shape == (1, 3, 8)
+    context: Any = None
+    prompt: Any = [[torch.zeros(1, 1, 8), options]]
+    _, _, cropped = ltxv_crop_guides(context, positive=prompt, negative=prompt, latent=latent)
+    assert cropped["samples"].shape == (1, 128, 2, 4, 2)
+    with pytest.raises(ValueError, match="expected multiples of 2"):
+        guided(0.75, 2, rows=3)
+
+
+@pytest.mark.parametrize(
+    ("given", "factor"),
+    [({}, 1), (None, 1), ({"reference_downscale_factor": "2.4"}, 2), ({"reference_downscale_factor": -3}, 1),
+     ({"reference_downscale_factor": "inf"}, 1), ({"reference_downscale_factor": "half"}, 1)],
+)  # fmt: skip
+def test_the_factor_of_guides_is_a_whole_number(given: dict[str, Any] | None, factor: int) -> None:
+    assert downscale_factor_of(given) == factor
+
+
+@pytest.mark.parametrize("strength", [1.0, 0.5, 2.0])
+def test_the_network_leaves_out_the_cells_of_a_guide_that_there_are_not(strength: float) -> None:
+    torch.manual_seed(0)
+    config = FAMILY.scales["small"].denoiser
+    network = FAMILY.denoiser.build(config).requires_grad_(False).eval()
+    for weight in network.parameters():
+        torch.nn.init.normal_(weight, 0, 0.1)
+    options, latent = guided(strength, 2)
+    denoiser: Any = LtxVideoDenoiser(torch.nn.Identity())
+    mask = latent["noise_mask"].expand(1, 128, -1, -1, -1)
+    text = torch.randn(1, 2, config.context_dim)
+    seen = {"noise": latent["samples"], "device": torch.device("cpu"), "cross_attn": text, "denoise_mask": mask}
+    given = denoiser.extra_conds(**seen, **options)
+    inputs = {name: given[name].cond for name in ("keyframe_idxs", "kept_tokens")}
+    if strength == 0.5:
+        inputs["guide_weights"] = given["guide_weights"].cond
+        assert inputs["guide_weights"].tolist() == [[0.5, 0.5]]
+    else:
+        assert "guide_weights" not in given
+    num_kept = 16 if strength == 2.0 else 18  # above 1 the whole guide is left out, as in ComfyUI
+    assert inputs["kept_tokens"].tolist() == [[*range(16), 16, 20][:num_kept]]
+    x = torch.randn_like(latent["samples"])
+    other = torch.where(mask < 0, x + 1.0, x)
+    levels = denoiser.process_timestep(torch.full((1,), 0.5), denoise_mask=mask)
+    out = network(x, levels, text, **inputs)
+    assert torch.equal(out, network(other, levels, text, **inputs))
+    assert (out[mask < 0] == 0).all() and out[mask >= 0].ne(0).all()
 
 
 def test_cells_that_are_kept_have_no_noise() -> None:

@@ -22,9 +22,6 @@ OURS_ALONE = {
     "DarkroomRandomCheckpoint",
     "LoopResult",  # ComfyUI's has no output: it hands what a loop made to its executor
 }
-AWAITED = {"LTXVAddGuide"}
-"""Classes that ComfyUI's newer release declares otherwise, until their mend."""
-
 MISSING = REFERENCE / "missing_classes.txt"
 NODES = {item.class_type: item for item in built_in_nodes()}
 
@@ -47,12 +44,7 @@ def reference() -> dict[str, Any]:
     return read_reference()
 
 
-def _case(class_type: str) -> Any:
-    marks = [pytest.mark.xfail(reason="declared otherwise by the newer release", strict=True)]
-    return pytest.param(class_type, marks=marks) if class_type in AWAITED else class_type
-
-
-@pytest.mark.parametrize("class_type", [_case(name) for name in sorted(NODES.keys() - OURS_ALONE)])
+@pytest.mark.parametrize("class_type", sorted(NODES.keys() - OURS_ALONE))
 def test_a_built_in_node_declares_what_comfyuis_does(class_type: str, reference: dict[str, Any]) -> None:
     node_class = NODES[class_type]
     assert isinstance(node_class, FunctionNode)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families.ltx_video.nodes.ic_lora import get_ic_lora_parameters
 from darkroom.engine.families.registry import default_family
 from darkroom.engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from darkroom.engine.models.kinds.controlnet import ControlNetModel
@@ -26,7 +27,7 @@ from darkroom.engine.nodes.library.conditioning.hooks import (
 )
 from darkroom.engine.nodes.library.conditioning.text import clip_text_encode
 from darkroom.engine.nodes.library.model.hypernetwork import hypernetwork_loader
-from darkroom.engine.nodes.library.model.lora import lora_loader
+from darkroom.engine.nodes.library.model.lora import lora_loader, lora_loader_model_only
 from darkroom.engine.nodes.library.model.model_merging import (
     MODEL_SPECIFIC,
     clip_merge_simple,
@@ -96,6 +97,25 @@ def test_a_lora_changes_the_clone_alone_and_leaves_no_trace(store: ModelStore) -
     assert not torch.equal(_sampled(store, patched, _prompt(store, patched_clip)), plain)
     assert torch.equal(_sampled(store, model, _prompt(store, clip)), plain)
     assert all(torch.equal(weight, before[name]) for name, weight in model.model.state_dict().items())
+
+
+def test_the_metadata_of_a_lora_tell_the_size_of_guides(store: ModelStore, models: Path) -> None:
+    tensors = SafetensorsFile(models / "loras" / "l.safetensors")
+    write_safetensors(
+        models / "loras" / "ic.safetensors",
+        {name: tensors.tensor(name) for name in tensors.tensors},
+        {"ss_name": "ic", "lora.reference_downscale_factor": "2"},
+    )
+    model, clip, _ = store.checkpoint("a.safetensors")
+    context = node_context(store)
+    found = []
+    for name in ("l.safetensors", "ic.safetensors"):
+        patched, patched_clip = lora_loader(context, model=model, clip=clip, lora_name=name)
+        alone = lora_loader_model_only(context, model=model, lora_name=name)
+        assert patched_clip.patcher.get_attachment("lora_metadata") == patched.get_attachment("lora_metadata")
+        found += [get_ic_lora_parameters(context, iclora_model=item) for item in (patched, alone.clone())]
+    assert [item["reference_downscale_factor"] for item in found] == [1, 1, 2, 2]
+    assert model.get_attachment("lora_metadata") is None
 
 
 def test_hooks_on_all_conditions_equal_the_lora_on_the_model(store: ModelStore) -> None:

@@ -5,7 +5,7 @@ Files are named by their path and must lie in a model folder: the engine loads b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -31,10 +31,15 @@ CLIPType: Any = Enum("CLIPType", _NUMBERS, module=__name__)  # type: ignore[misc
 
 
 def load_lora_for_models(
-    model: Any, clip: Any, lora: dict[str, torch.Tensor], strength_model: float, strength_clip: float
+    model: Any,
+    clip: Any,
+    lora: dict[str, torch.Tensor],
+    strength_model: float,
+    strength_clip: float,
+    lora_metadata: Mapping[str, str] | None = None,
 ) -> tuple[Any, Any]:
-    """Return clones that carry the LoRA; None stays None."""
-    return with_lora(model, clip, lora, strength_model, strength_clip)
+    """Return clones that carry the LoRA, with the metadata of its file attached; None stays None."""
+    return with_lora(model, clip, lora, strength_model, strength_clip, metadata=lora_metadata)
 
 
 def load_checkpoint_guess_config(

@@ -1,7 +1,9 @@
 """Guides: images or videos that a video passes through at a frame, appended to its latent as further cells.
 
 `keyframe_idxs` of a conditioning are the places [1, 3, K] of the appended cells: first frame, row and column in pixels.
-`guide_weights` [1, K] are the weights of these cells in self-attention with those of the video.
+`guide_weights` [1, K] are the weights of these cells in self-attention with those of the video. Cells of a guide where
+the noise mask is negative are left out by the network: a guide for an IC-LoRA that was trained with smaller ones lies
+in every n-th row and column.
 `B` batch, `C` channels, `f` latent frames, `h w` latent cells.
 """
 
@@ -12,13 +14,23 @@ from typing import Annotated
 import torch
 from torch.nn import functional
 
+from darkroom.engine.families.ltx_video.nodes.ic_lora import downscale_factor_of
 from darkroom.engine.families.ltx_video.nodes.videos import MODULE
 from darkroom.engine.families.ltx_video.transformer import CELL, cell_places
 from darkroom.engine.images.pixels import resize_image
 from darkroom.engine.nodes.base import Float, Int, NodeContext, Optional, node
 from darkroom.engine.nodes.library.conditioning.conditioning import with_options
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Negative, Positive, Start
-from darkroom.engine.nodes.sockets import CONDITIONING, IMAGE, LATENT, MASK, VAE, Conditioning, Latent
+from darkroom.engine.nodes.sockets import (
+    CONDITIONING,
+    IC_LORA_PARAMETERS,
+    IMAGE,
+    LATENT,
+    MASK,
+    VAE,
+    Conditioning,
+    Latent,
+)
 
 PLACES = "keyframe_idxs"
 WEIGHTS = "guide_weights"
@@ -90,6 +102,31 @@ def with_guide(conditioning: Conditioning, places: torch.Tensor, weights: torch.
     return with_options(conditioning, **{PLACES: places, WEIGHTS: weights})
 
 
+def spread(cells: torch.Tensor, factor: int) -> torch.Tensor:
+    """Return cells [B, C, f, h, w] in every `factor`-th row and column, with zeros between."""
+    if factor == 1:
+        return cells
+    rows, columns = (side * factor for side in cells.shape[3:])
+    wide = cells.new_zeros(*cells.shape[:3], rows, columns)
+    wide[..., ::factor, ::factor] = cells
+    return wide
+
+
+def with_guide_mask(mask: torch.Tensor, shape: torch.Size, strength: float, factor: int) -> torch.Tensor:
+    """Return the noise mask [B, 1, f, ...] of a latent with that of a guide of cells [1, C, f, h, w] behind it.
+
+    It has how much the guide is painted over, and is negative where a guide in every `factor`-th row and column has no
+    cell. A `strength` above 1 counts in self-attention alone; with a factor it leaves the guide out, as in ComfyUI.
+    """
+    frames, rows, columns = shape[2:]
+    if factor == 1:
+        kept = torch.full((mask.shape[0], 1, frames, *mask.shape[3:]), max(0.0, 1.0 - strength), dtype=mask.dtype)
+        return torch.cat([mask, kept], dim=2)
+    is_cell = spread(mask.new_ones(mask.shape[0], 1, frames, rows, columns), factor)
+    size = (*mask.shape[:3], rows * factor, columns * factor)
+    return torch.cat([mask.expand(size), 2.0 * is_cell - 1.0 - strength], dim=2)
+
+
 @node("LTXVAddGuide", display_name=None, category="model/conditioning/ltxv", python_module=MODULE)
 def ltxv_add_guide(
     context: NodeContext,
@@ -102,13 +139,15 @@ def ltxv_add_guide(
     frame_idx: Annotated[int, Int(min=-9999, max=9999)] = 0,
     strength: Annotated[float, Float(min=0.0, max=10.0, step=0.01)] = 1.0,
     attention_mask: Annotated[MASK | None, Optional()] = None,
+    iclora_parameters: Annotated[IC_LORA_PARAMETERS | None, Optional()] = None,
 ) -> tuple[Positive, Negative, Start]:
     """Let a video pass through an image or the 1 + 8n frames of a video at `frame_idx`.
 
     The middle of the image is cut to the video's aspect ratio. `strength` is how little noise the guide's cells get,
     and their weight in self-attention, there times `attention_mask`. Several frames in the middle of a video are
     encoded behind a repeated first one, whose latent frame is dropped, since the first latent frame stands for one
-    frame alone. Raises ValueError for a guide that ends behind the video.
+    frame alone. A guide for an IC-LoRA (`iclora_parameters`) is as much smaller as those that it was trained with.
+    Raises ValueError for a guide that ends behind the video, or whose smaller sides are no whole cells.
     """
     samples, mask = latent["samples"], noise_mask_of(latent)
     ratio, cell_rows, cell_columns = CELL
@@ -117,7 +156,13 @@ def ltxv_add_guide(
     starts_with_one_frame = begin == 0 or (image.shape[0] - 1) // ratio == 0
     frames = image[..., :3] if starts_with_one_frame else torch.cat([image[:1], image])[..., :3]
     frames = frames[: (frames.shape[0] - 1) // ratio * ratio + 1]
-    height, width = samples.shape[3] * cell_rows, samples.shape[4] * cell_columns
+    factor = downscale_factor_of(iclora_parameters)
+    if any(side % factor for side in samples.shape[3:]):
+        raise ValueError(
+            f"iclora_parameters: guides of 1 / {factor} of the video's sides; got a latent of {samples.shape[4]} x "
+            f"{samples.shape[3]} cells, expected multiples of {factor}"
+        )
+    height, width = samples.shape[3] * cell_rows // factor, samples.shape[4] * cell_columns // factor
     guide: torch.Tensor = vae.encode(resize_image(frames, width, height, "bilinear", "center"))
     num_frames = frames.shape[0]
     if not starts_with_one_frame:
@@ -129,16 +174,18 @@ def ltxv_add_guide(
             f"image: the guide ends behind the video; got latent frames {first} to {end}, expected an end of at most "
             f"{samples.shape[2]}"
         )
-    kept = torch.full((mask.shape[0], 1, guide.shape[2], *mask.shape[3:]), max(0.0, 1.0 - strength), dtype=mask.dtype)
-    places = cell_places(*guide.shape[2:], starts_with_one_frame=starts_with_one_frame)[None].repeat(
-        guide.shape[0], 1, 1
-    )
+    weights = guide_weights_of(attention_mask, strength, *guide.shape[2:]).view(1, 1, *guide.shape[2:])
+    weights = spread(weights, factor).view(1, -1)
+    cells = spread(guide, factor)
+    places = cell_places(*cells.shape[2:], starts_with_one_frame=starts_with_one_frame).repeat(cells.shape[0], 1, 1)
     places[:, 0] += frame
-    weights = guide_weights_of(attention_mask, strength, *guide.shape[2:])
     return (
         with_guide(positive, places, weights),
         with_guide(negative, places, weights),
-        {"samples": torch.cat([samples, guide], dim=2), "noise_mask": torch.cat([mask, kept], dim=2)},
+        {
+            "samples": torch.cat([samples, cells], dim=2),
+            "noise_mask": with_guide_mask(mask, guide.shape, strength, factor),
+        },
     )
 
 

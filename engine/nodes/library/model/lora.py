@@ -21,6 +21,7 @@ from darkroom.engine.models.patching.lora_keys import (
     renamed_lora,
     text_lora_keys,
 )
+from darkroom.engine.models.patching.patcher_registries import LORA_METADATA
 from darkroom.engine.nodes.base import Float, ModelFile, NodeContext, node
 from darkroom.engine.nodes.sockets import CLIP, MODEL
 
@@ -37,12 +38,14 @@ def with_lora(
     strength_model: float,
     strength_clip: float,
     source: Hashable = None,
+    metadata: Mapping[str, str] | None = None,
 ) -> tuple[Model | None, Clip | None]:
     """Return clones that carry the LoRA. Keys that name a weight of neither are left out, and reported as a warning.
 
     Those for text encoders are expected where there is none.
 
     `source` identifies the content of a LoRA that others read too: runs with the same one share their steps.
+    `metadata` of its file is attached to the clones, where nodes for IC-LoRAs and packs find it.
 
     Raises ValueError for a LoRA whose layers have other widths than the model's.
     """
@@ -64,9 +67,13 @@ def with_lora(
     if model is not None:
         model = model.clone()
         taken |= set(model.add_patches(patches, strength_model, source=source))
+        if metadata:
+            model.set_attachments(LORA_METADATA, metadata)
     if clip is not None:
         clip = clip.clone()
         taken |= set(clip.add_patches(patches, strength_clip, source=source))
+        if metadata:
+            clip.patcher.set_attachments(LORA_METADATA, metadata)
     for name in patches:
         if name not in taken:
             report_warning(log, "lora_keys_left_out", f"LoRA: its change of {target_name(name)} is left out")
@@ -113,8 +120,8 @@ def lora_loader(
     if strength_model == 0 and strength_clip == 0:
         return model, clip
     source = context.models.files.state("loras", lora_name)
-    tensors = context.models.files.tensors("loras", lora_name)
-    patched, patched_clip = with_lora(model, clip, tensors, strength_model, strength_clip, source)
+    tensors, metadata = context.models.files.tensors_and_metadata("loras", lora_name)
+    patched, patched_clip = with_lora(model, clip, tensors, strength_model, strength_clip, source, metadata)
     assert patched is not None and patched_clip is not None
     return patched, patched_clip
 
@@ -134,8 +141,8 @@ def lora_loader_model_only(
     if strength_model == 0:
         return model
     source = context.models.files.state("loras", lora_name)
-    tensors = context.models.files.tensors("loras", lora_name)
-    patched, _ = with_lora(model, None, tensors, strength_model, 0.0, source)
+    tensors, metadata = context.models.files.tensors_and_metadata("loras", lora_name)
+    patched, _ = with_lora(model, None, tensors, strength_model, 0.0, source, metadata)
     assert patched is not None
     return patched
 
