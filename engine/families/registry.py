@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import logging
 import pkgutil
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 
@@ -27,7 +27,7 @@ from darkroom.engine.families.base import (
     TextEncoder,
 )
 from darkroom.engine.families.comfyui_text_types import comfyui_text_types
-from darkroom.engine.families.later_networks import describe_later
+from darkroom.engine.families.later_networks import NO_METADATA, describe_later
 from darkroom.engine.families.unsupported import describe
 from darkroom.engine.families.wrapped_names import names_with, shapes_behind, wrapping_prefixes
 from darkroom.engine.formats.weight_file import Names, shape_of
@@ -176,7 +176,7 @@ def recognise(index: TensorIndex) -> Recognised:
             found = replace(inner, match=replace(inner.match, names=names_with(prefix, inner.match.names)))
             break
     if found is None:
-        raise NotRecognised(describe(index.shapes))
+        raise NotRecognised(describe(index.shapes, index.metadata))
     return found
 
 
@@ -218,12 +218,12 @@ def _detected(family: ModelFamily, index: TensorIndex) -> Match | None:
 
 
 def recognise_text_encoders(
-    files: Sequence[Shapes], text_type: str
+    files: Sequence[Shapes], text_type: str, metadata: Sequence[Mapping[str, str]] | None = None
 ) -> tuple[ModelFamily, list[tuple[TextEncoder, Names]]]:
     """Return the family whose text encoders these files hold, one each, and the encoders with their names.
 
     `text_type` is that of ComfyUI's loader nodes. A single file under its default type is known by its tensors alone.
-    Raises `NotRecognised`.
+    Raises `NotRecognised`, which describes the files by their `metadata` too.
     """
     for family in families():
         if text_type not in family.comfyui.text_types or not _takes(family, len(files)):
@@ -234,13 +234,14 @@ def recognise_text_encoders(
     untyped = _untyped_encoder(files[0]) if text_type == UNTYPED and len(files) == 1 else None
     if untyped is not None:
         return untyped
-    raise NotRecognised("; ".join(describe(shapes) for shapes in files))
+    texts = [NO_METADATA] * len(files) if metadata is None else metadata
+    raise NotRecognised("; ".join(describe(shapes, text) for shapes, text in zip(files, texts, strict=True)))
 
 
-def check_text_encoder(shapes: Shapes) -> None:
+def check_text_encoder(shapes: Shapes, metadata: Mapping[str, str] = NO_METADATA) -> None:
     """Raise `NotRecognised` for a file that has no text encoder of any family, whatever the loader's type."""
     if not any(_encoder_of(family, shapes) for family in families()):
-        raise NotRecognised(describe(shapes))
+        raise NotRecognised(describe(shapes, metadata))
 
 
 def _untyped_encoder(shapes: Shapes) -> tuple[ModelFamily, list[tuple[TextEncoder, Names]]] | None:
@@ -282,9 +283,9 @@ def misshapen(error: Exception) -> str:
     return f"no tensor {error}" if isinstance(error, KeyError) else f"tensors of shapes that no network has ({error})"
 
 
-def recognise_vae(shapes: Shapes) -> tuple[ModelFamily, Names]:
+def recognise_vae(shapes: Shapes, metadata: Mapping[str, str] = NO_METADATA) -> tuple[ModelFamily, Names]:
     """Return a family with the VAE that a file holds, and its names: families may share one. Raises `NotRecognised`."""
-    later = describe_later(shapes)
+    later = describe_later(shapes, metadata)
     if later is not None:
         raise NotRecognised(later)
     refusals = []
@@ -302,7 +303,7 @@ def recognise_vae(shapes: Shapes) -> tuple[ModelFamily, Names]:
             refusals.append(misshapen(error))
             continue
         return family, names
-    raise NotRecognised("; ".join(dict.fromkeys(refusals)) or describe(shapes))
+    raise NotRecognised("; ".join(dict.fromkeys(refusals)) or describe(shapes, metadata))
 
 
 def recognise_control(shapes: Shapes) -> tuple[ModelFamily, ControlModels]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from darkroom.engine.families.base import Shapes
-from darkroom.engine.families.later_networks import describe_later
+from darkroom.engine.families.later_networks import NO_METADATA, describe_later
 from darkroom.engine.families.wrapped_names import wrapping_prefixes
 from darkroom.engine.layers.shapes import count_children
 from darkroom.engine.layers.unet_shapes import FIRST, unet_traits
@@ -70,10 +72,10 @@ CONTROL_MARKS = (
 )
 
 
-def describe(shapes: Shapes) -> str:
-    """Describe a file by its tensors."""
+def describe(shapes: Shapes, metadata: Mapping[str, str] = NO_METADATA) -> str:
+    """Describe a file by its tensors, and by its metadata where tensors do not distinguish networks."""
     described = (
-        describe_later(shapes)
+        describe_later(shapes, metadata)
         or _first(MARKS, shapes)
         or _describe_lora(shapes)
         or _describe_network(shapes)

@@ -203,7 +203,9 @@ def text_encoders_of(files: Sequence[WeightFile], types: LoadTypes, text_type: s
     """Load the text encoders of open files, or of tensors that are like them. Raises `BadModelFile`."""
     name = ", ".join(file.path.name for file in files)
     try:
-        family, found = registry.recognise_text_encoders([file.shapes for file in files], text_type)
+        family, found = registry.recognise_text_encoders(
+            [file.shapes for file in files], text_type, [file.metadata for file in files]
+        )
         sources = [(encoder, file, names) for file, (encoder, names) in zip(files, found, strict=True)]
         sources.sort(key=lambda item: family.text.index(item[0]))
         return _text_encoders(family, sources, _empty_encoders(sources, types), types)
@@ -222,7 +224,7 @@ def load_vae(path: Path, types: LoadTypes) -> Any:
     """Load the VAE of a file that holds one. Raises `BadModelFile`."""
     file = open_model(path)
     try:
-        family, names = registry.recognise_vae(file.shapes)
+        family, names = registry.recognise_vae(file.shapes, file.metadata)
         return _empty(file, family.vae, names, types.of(family).vae).filled(types.to)
     except NotRecognised as error:
         raise BadModelFile(path.name, error.found, f"a VAE of {registry.labels()}") from error

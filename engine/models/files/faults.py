@@ -66,14 +66,14 @@ def _check_network(file: WeightFile) -> None:
 
 def _check_vae(file: WeightFile) -> None:
     try:
-        registry.recognise_vae(file.shapes)
+        registry.recognise_vae(file.shapes, file.metadata)
     except NotRecognised as error:
         raise _bad(file, error, "a VAE") from error
 
 
 def _check_text_encoder(file: WeightFile) -> None:
     try:
-        registry.check_text_encoder(file.shapes)
+        registry.check_text_encoder(file.shapes, file.metadata)
     except NotRecognised as error:
         raise _bad(file, error, "a text encoder") from error
 

@@ -38,7 +38,7 @@ def load_audio_encoder(path: Path, dtype: torch.dtype, *, to: Destination = Dest
             # ComfyUI keeps the convolution that tells places as float32, whatever it keeps the others in.
             fill(network, file, names, lambda name: torch.float32 if name.startswith(wav2vec.PLACES) else dtype, to=to)
             return network
-    raise BadModelFile(path.name, describe(shapes), EXPECTED)
+    raise BadModelFile(path.name, describe(shapes, file.metadata), EXPECTED)
 
 
 def _empty_network(shapes: Shapes) -> nn.Module | None:

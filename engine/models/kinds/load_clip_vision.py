@@ -64,7 +64,7 @@ def load_clip_vision(
         names = dict(_from_open_clip(file, open_clip))
     is_dinov2 = dinov2.MARK in names
     if MARK not in names and not is_dinov2:
-        raise BadModelFile(path.name, describe(file.shapes), EXPECTED)
+        raise BadModelFile(path.name, describe(file.shapes, file.metadata), EXPECTED)
     shapes = file.shapes
     try:
         own = {name: shape_of(item, shapes) for name, item in names.items()}

@@ -155,7 +155,7 @@ def _names(file: WeightFile) -> tuple[WeightFile, dict[str, str]]:
     for prefix in (PREFIX, ""):
         if prefix + FIRST_ZERO_CONV in file.tensors:
             return file, {key.removeprefix(prefix): key for key in file.tensors if key.startswith(prefix)}
-    raise NotRecognised(describe(file.shapes))
+    raise NotRecognised(describe(file.shapes, file.metadata))
 
 
 def _completed(

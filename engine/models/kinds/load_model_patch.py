@@ -22,7 +22,9 @@ def load_model_patch(path: Path, types: LoadTypes) -> torch.nn.Module:
     file = open_weights(path)
     found = registry.recognise_model_patch(file.shapes)
     if found is None:
-        raise BadModelFile(path.name, describe(file.shapes), f"a model patch of {registry.patched_labels()}")
+        raise BadModelFile(
+            path.name, describe(file.shapes, file.metadata), f"a model patch of {registry.patched_labels()}"
+        )
     family, network, names = found
     config = configured(file, network, names)
     with unfilled():

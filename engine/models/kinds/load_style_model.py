@@ -35,7 +35,7 @@ def load_style_model(path: Path, *, to: Destination = Destination.RAM) -> nn.Mod
     except ValueError as error:
         raise BadModelFile(path.name, f"tensors of other shapes ({error})", EXPECTED) from error
     if network is None:
-        raise BadModelFile(path.name, describe(file.shapes), EXPECTED)
+        raise BadModelFile(path.name, describe(file.shapes, file.metadata), EXPECTED)
     fill(network, file, {name: name for name in file.shapes}, torch.float32, to=to)
     return network
 

@@ -145,7 +145,7 @@ def _of_network(file: SafetensorsFile) -> Latents:
 
 def _of_vae(file: SafetensorsFile, folder: str) -> Latents | None:
     if folder == "vae":
-        family, names = registry.recognise_vae(file.shapes)
+        family, names = registry.recognise_vae(file.shapes, file.metadata)
     else:
         family = registry.recognise(TensorIndex(file.shapes, file.metadata)).family
         found = registry.names_of(family.vae, file.shapes, in_checkpoint=True)

@@ -17,6 +17,7 @@ from darkroom.engine.families.base import ModelFamily, NotRecognised, Shapes, Te
 from darkroom.engine.families.later_networks import LATER_NETWORKS, LATER_PARTS, PREFIXES, LaterNetwork, later_network
 from darkroom.engine.families.unsupported import describe
 from darkroom.engine.formats.safetensors_file import write_safetensors
+from darkroom.engine.models.files.faults import fault_of_file
 from darkroom.engine.models.load import LoadTypes, load_checkpoint, load_unet
 from darkroom.engine.settings import EngineSettings
 from tests.parity.layout import checkpoint_shapes
@@ -67,7 +68,7 @@ def test_it_is_named_behind_every_prefix(network: LaterNetwork, prefix: str) -> 
     with pytest.raises(NotRecognised, match="a family that this engine does not have") as refused:
         registry.recognise(TensorIndex(shapes, metadata))
     assert refused.value.found.startswith(f"{network.part} of {network.label}, ")
-    assert metadata or describe(shapes) == refused.value.found
+    assert describe(shapes, metadata) == refused.value.found
 
 
 @each_network
@@ -94,10 +95,23 @@ def test_a_part_is_named_in_the_folder_of_vaes_and_of_text_encoders(part: LaterN
 
 
 @pytest.mark.parametrize("network", LATER_NETWORKS, ids=lambda network: network.label)
-def test_a_network_is_named_in_the_folder_of_vaes_too(network: LaterNetwork) -> None:
-    if network.config is None:  # else only its own folder tells
-        with pytest.raises(NotRecognised, match=network.label):
-            registry.recognise_vae(tensors_of(network, ""))
+def test_a_network_is_named_in_the_folders_of_vaes_and_of_text_encoders_too(network: LaterNetwork) -> None:
+    shapes, metadata = tensors_of(network, ""), metadata_of(network)
+    with pytest.raises(NotRecognised, match=network.label):
+        registry.recognise_vae(shapes, metadata)
+    with pytest.raises(NotRecognised, match=network.label):
+        registry.check_text_encoder(shapes, metadata)
+    with pytest.raises(NotRecognised, match=f"; .*{network.label}"):
+        registry.recognise_text_encoders([{"a": (1,)}, shapes], "sdxl", [{}, metadata])
+
+
+@pytest.mark.parametrize("kind", ["vae", "text_encoders", "diffusion_models"])
+def test_a_file_known_by_its_metadata_is_named_in_every_folder(tmp_path: Path, kind: str) -> None:
+    network = next(item for item in LATER_NETWORKS if item.label == "FlowRVS")
+    path = tmp_path / "f.safetensors"
+    tensors = {name: torch.zeros(shape) for name, shape in tensors_of(network, "").items()}
+    write_safetensors(path, tensors, metadata_of(network))
+    assert "a network of FlowRVS" in str(fault_of_file(path, kind))
 
 
 @pytest.mark.parametrize("family", registry.families(), ids=lambda family: family.name)
