@@ -62,16 +62,19 @@ def denoiser_keys(weight_names: Iterable[str], diffusers_names: Mapping[str, str
     """Return a map from the names used in LoRA files to the weights of a denoising network.
 
     `diffusers_names` maps diffusers' names to those of the network, both without prefix. Of several names for one
-    weight the later ones win, in ComfyUI's order.
+    weight the later ones win, in ComfyUI's order. Factors of norms that are called `scale` are found as `weight` too,
+    as later versions of ComfyUI call and save them.
     """
     keys: dict[str, str] = {}
     for name in weight_names:
         if not name.startswith(DENOISER_PREFIX):
             continue
-        bare = name.removesuffix(".weight")
-        if bare != name:
-            keys["lora_unet_" + bare.removeprefix(DENOISER_PREFIX).replace(".", "_")] = name
-        keys[bare] = name
+        layer = name.removesuffix(".weight").removesuffix(".scale")
+        if layer != name:
+            keys["lora_unet_" + layer.removeprefix(DENOISER_PREFIX).replace(".", "_")] = name
+            keys[layer] = name
+        if not name.endswith(".weight"):
+            keys[name] = name
     for theirs, ours in diffusers_names.items():
         if not theirs.endswith(".weight"):
             continue

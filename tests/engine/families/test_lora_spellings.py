@@ -69,6 +69,20 @@ def test_weights_that_are_none_of_layers_are_changed_by_their_own_names(family: 
     assert set(patches) == set(others)
 
 
+@every_family
+def test_factors_of_norms_are_found_by_either_name(family: ModelFamily) -> None:
+    network = network_of(family)
+    layers = {
+        name.removesuffix(".scale"): weight
+        for name, weight in network.diffusion_model.state_dict().items()
+        if name.endswith(".scale")
+    }
+    wanted = {f"{DENOISER_PREFIX}{layer}.scale" for layer in layers}
+    for end in (".scale.diff", ".diff"):
+        lora = {f"{DENOISER_PREFIX}{layer}{end}": torch.zeros(weight.shape) for layer, weight in layers.items()}
+        assert set(patches_of(network, lora)) == wanted
+
+
 def test_text_encoders_of_any_set_are_named_as_in_comfyui() -> None:
     names = ["qwen3_4b.transformer.model.layers.0.mlp.up_proj.weight", "qwen3_4b.logit_scale"]
     assert encoder_set_keys(names) == {
