@@ -22,12 +22,11 @@ from PIL import Image, ImageOps, ImageSequence, UnidentifiedImageError
 from darkroom.contract.image_kinds import HEAD_BYTES, describe_unread
 from darkroom.engine.images.ffmpeg_frames import demuxer_of, read_frames
 from darkroom.engine.images.lenient_pillow import lenient_pillow
+from darkroom.engine.images.pixel_budget import BLANK_MASK_PX, MAX_FRAMES, PictureTooLarge, PixelBudget
 from darkroom.engine.images.pixels import from_pillow
 from darkroom.engine.log_context import report_warning
 
-BLANK_MASK_PX = 64
 COLOURS = ("red", "green", "blue")
-MAX_FRAMES = 10_000
 BYTES_PER_PIXEL = 40  # at the most while an image is read: as floats, twice while frames are stacked, and as it was
 CUT_TYPES = (OSError, ValueError, SyntaxError, EOFError, IndexError)
 """Types that Pillow's decoders raise for files that are cut short or damaged."""
@@ -42,10 +41,6 @@ EXPECTED = "a whole image file that Pillow reads (PNG, JPEG, WebP, GIF, BMP, TIF
 Read = TypeVar("Read")
 
 log = logging.getLogger("engine.images")
-
-
-class PictureTooLarge(ValueError):
-    """More pixels in all frames of an image than may be read."""
 
 
 def read_image(path: Path, max_pixels: int = sys.maxsize) -> tuple[torch.Tensor, torch.Tensor]:
@@ -63,13 +58,14 @@ def _read_image(path: Path, max_pixels: int) -> tuple[torch.Tensor, torch.Tensor
     with Image.open(path) as file:
         demuxer = demuxer_of(file)
         if demuxer is not None:
-            file.load()  # raises for a damaged file, of which FFmpeg may decode a part without a word
+            _load_small(file)  # raises for a damaged file, of which FFmpeg may decode a part without a word
     found = None if demuxer is None else read_frames(path, demuxer, max_pixels, MAX_FRAMES)
     if found is None:
         return _read_by_pillow(path)
-    images, alpha = found
-    blank = torch.zeros(images.shape[0], BLANK_MASK_PX, BLANK_MASK_PX)
-    return images, blank if alpha is None else 1.0 - alpha
+    if found.problem is not None:
+        _report_cut(path, found.problem)
+    blank = torch.zeros(found.images.shape[0], BLANK_MASK_PX, BLANK_MASK_PX)
+    return found.images, blank if found.alpha is None else 1.0 - found.alpha
 
 
 def _read_by_pillow(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,8 +111,7 @@ def find_damage(path: Path, max_pixels: int = sys.maxsize) -> str | None:
     def open_small() -> None:
         _check_pixels(path, max_pixels)
         with Image.open(path) as file:
-            file.draft(None, (max(1, file.width // 8), max(1, file.height // 8)))
-            file.load()
+            _load_small(file)
 
     try:
         try:
@@ -131,6 +126,12 @@ def find_damage(path: Path, max_pixels: int = sys.maxsize) -> str | None:
     except (*CUT_TYPES, Image.DecompressionBombError) as error:
         return str(error) or type(error).__name__
     return None
+
+
+def _load_small(file: Image.Image) -> None:
+    """Decode the first frame of a file, smaller if cheaper. Raises what Pillow's decoders raise for a damaged file."""
+    file.draft(None, (max(1, file.width // 8), max(1, file.height // 8)))
+    file.load()
 
 
 def _described(path: Path) -> str | None:
@@ -157,10 +158,13 @@ def _leniently(path: Path, read: Callable[[], Read]) -> Read:
             found = _again(read, error)
             is_cut = not _lacks_no_pixels(path, error)
         if is_cut:
-            problem = str(error)[:200] or type(error).__name__
-            message = f"{path.name}: the image file is cut short or damaged ({problem}); drawn is what is there of it"
-            report_warning(log, "image_cut", message)
+            _report_cut(path, str(error)[:200] or type(error).__name__)
         return found
+
+
+def _report_cut(path: Path, problem: str) -> None:
+    message = f"{path.name}: the image file is cut short or damaged ({problem}); drawn is what is there of it"
+    report_warning(log, "image_cut", message)
 
 
 def _again(read: Callable[[], Read], first: Exception) -> Read:
@@ -204,13 +208,10 @@ def _check_pixels(path: Path, max_pixels: int) -> None:
 
     The file is opened for that alone: going through its frames must not change what is read of it.
     """
-    num_pixels = 0
+    budget = PixelBudget(max_pixels)
     with Image.open(path) as file:
-        for num_frames, (width, height) in enumerate(_sizes(file), start=1):
-            num_pixels += max(width * height, BLANK_MASK_PX**2)
-            if num_pixels > max_pixels or num_frames > MAX_FRAMES:
-                found = f"at least {num_pixels} pixels in {num_frames} frames of up to {width}x{height} px"
-                raise PictureTooLarge(f"{found}; expected at most {max_pixels} pixels and {MAX_FRAMES} frames")
+        for width, height in _sizes(file):
+            budget.take(width, height)
 
 
 def _sizes(file: Image.Image) -> Iterator[tuple[int, int]]:

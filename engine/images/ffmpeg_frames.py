@@ -5,14 +5,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
 
+from darkroom.engine.images.pixel_budget import PixelBudget
 from darkroom.engine.media.frame_pixels import FramePixels
-from darkroom.engine.media.opened import BadMedia, MediaUnsupported, opened_with
+from darkroom.engine.media.opened import BadMedia, decoding_with, opened_with
 
 DEMUXERS = {
     "BMP": "bmp_pipe",
@@ -28,6 +32,26 @@ DEMUXERS = {
 
 ANIMATED = {"GIF": "gif", "PNG": "apng"}
 NETPBM = {"1": "pbm_pipe", "L": "pgm_pipe", "I": "pgm_pipe", "RGB": "ppm_pipe"}
+
+DECODERS = {
+    "bmp_pipe": "bmp",
+    "j2k_pipe": "jpeg2000",
+    "pbm_pipe": "pbm",
+    "pgm_pipe": "pgm",
+    "png_pipe": "png",
+    "ppm_pipe": "ppm",
+    "tiff_pipe": "tiff",
+    "webp_pipe": "webp",
+}
+"""FFmpeg's decoder of the files of a reader that decodes the image to open its file."""
+
+
+class Frames(NamedTuple):
+    """Images [B, H, W, 3], their alpha [B, H, W] if there is any, and the fault at which an animation ends early."""
+
+    images: torch.Tensor
+    alpha: torch.Tensor | None
+    problem: str | None
 
 
 def demuxer_of(file: Image.Image) -> str | None:
@@ -45,41 +69,39 @@ def demuxer_of(file: Image.Image) -> str | None:
     return DEMUXERS.get(file.format or "")
 
 
-def read_frames(
-    path: Path, demuxer: str, max_pixels: int, max_frames: int
-) -> tuple[torch.Tensor, torch.Tensor | None] | None:
-    """Decode the frames of a file: images and their alpha, or None where FFmpeg is missing or decodes no frame.
+def read_frames(path: Path, demuxer: str, max_pixels: int, max_frames: int) -> Frames | None:
+    """Decode the frames of a file, None where FFmpeg is missing or decodes no frame.
 
-    Frames of another size than the first are left out. Raises ValueError for more pixels in all frames, or more
-    frames.
+    A frame of more pixels is not decoded. Frames of another size than the first are left out. Raises PictureTooLarge
+    for more pixels in all frames, or more frames.
     """
-    convert = FramePixels()
+    budget, convert = PixelBudget(max_pixels, max_frames), FramePixels()
     decoded: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+    problem = None
     try:
-        with opened_with(path, demuxer) as container:
-            if not container.streams.video:
-                return None
-            for frame in _frames(container, only_first=demuxer not in ANIMATED.values()):
+        with _opened(path, demuxer, max_pixels) as frames:
+            for frame in frames:
+                budget.take(frame.width, frame.height)
                 decoded.append(convert.convert(frame))
-                num_pixels = sum(image[..., 0].numel() for image, _ in decoded)
-                if num_pixels > max_pixels or len(decoded) > max_frames:
-                    found = f"at least {num_pixels} pixels in {len(decoded)} frames"
-                    raise ValueError(f"{found}; expected at most {max_pixels} pixels and {max_frames} frames")
-    except (MediaUnsupported, BadMedia):
-        if not decoded:
-            return None
+    except BadMedia as error:
+        problem = str(error)
     alike = [item for item in decoded if item[0].shape == decoded[0][0].shape]
     if not alike:
         return None
     alphas = [alpha for _, alpha in alike if alpha is not None]
-    return _stacked([image for image, _ in alike]), _stacked(alphas) if alphas else None
+    return Frames(_stacked([image for image, _ in alike]), _stacked(alphas) if alphas else None, problem)
 
 
-def _frames(container: Any, *, only_first: bool) -> Any:
-    for frame in container.decode(container.streams.video[0]):
-        yield frame
-        if only_first:
-            return
+@contextmanager
+def _opened(path: Path, demuxer: str, max_pixels: int) -> Iterator[Iterable[Any]]:
+    """Yield the frames of a file: all of an animation, else the first."""
+    if demuxer in DECODERS:
+        with decoding_with(path, DECODERS[demuxer], max_pixels) as frames:
+            yield islice(frames, 1)
+        return
+    with opened_with(path, demuxer, max_pixels) as container:
+        found = container.decode(container.streams.video[0]) if container.streams.video else ()
+        yield found if demuxer in ANIMATED.values() else islice(found, 1)
 
 
 def _stacked(frames: list[torch.Tensor]) -> torch.Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ DEMUXERS = (
     *("mov", "matroska", "webm", "avi", "flv", "mpeg", "mpegts", "asf", "ivf", "gif", "apng", "h264", "hevc", "m4v"),
     *("wav", "w64", "aiff", "flac", "mp3", "ogg", "aac", "ac3", "eac3", "caf", "au", "ape", "wv", "amr", "mpegvideo"),
 )
+FFMPEG_MAX_PIXELS = 2**31 - 1
 READING = {"format_whitelist": ",".join(DEMUXERS)}
 
 
@@ -40,16 +42,38 @@ def opened_for_reading(source: Source) -> Iterator[Any]:
 
 
 @contextmanager
-def opened_with(path: Path, demuxer: str) -> Iterator[Any]:
-    """Open a file with that demuxer of FFmpeg alone. Raises BadMedia when it cannot read the file."""
+def opened_with(path: Path, demuxer: str, max_pixels: int) -> Iterator[Any]:
+    """Open a file with that demuxer of FFmpeg alone. Raises BadMedia when it cannot read the file.
+
+    Frames of more pixels are refused before they are decoded.
+    """
     av = _library()
     with _translated_errors(av):
         try:
-            container = av.open(str(path), mode="r", format=demuxer)
+            container = av.open(str(path), mode="r", format=demuxer, options=_largest_frame(max_pixels))
         except EOFError:
             raise BadMedia("the file ends before its first frame") from None
         with container:
             yield container
+
+
+@contextmanager
+def decoding_with(path: Path, codec: str, max_pixels: int) -> Iterator[Iterator[Any]]:
+    """Yield the frames that a decoder of FFmpeg makes of a whole file. Raises BadMedia when it cannot decode the file.
+
+    Frames of more pixels are refused before they are decoded.
+    """
+    av = _library()
+    with _translated_errors(av):
+        decoder = av.CodecContext.create(codec, "r")
+        decoder.options = _largest_frame(max_pixels)
+        packet = av.Packet(path.read_bytes())
+        packet.pts, packet.time_base = 0, Fraction(1, 25)  # a filter graph takes no frame without
+        yield (frame for part in (packet, None) for frame in decoder.decode(part))  # None: a thread may hold a frame
+
+
+def _largest_frame(max_pixels: int) -> dict[str, str]:
+    return {"max_pixels": str(min(max_pixels, FFMPEG_MAX_PIXELS))}
 
 
 def _opened(av: Any, source: Source) -> Any:

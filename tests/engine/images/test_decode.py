@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageFile
+from PIL import Image, ImageFile, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
-from darkroom.engine.images.decode import PictureTooLarge, find_damage, read_channel, read_first_frame, read_image
+from darkroom.engine.images.decode import find_damage, read_channel, read_first_frame, read_image
+from darkroom.engine.images.pixel_budget import PictureTooLarge
 from darkroom.engine.log_context import NodeWarning, logged_as
 
 
@@ -103,6 +104,16 @@ def test_a_cut_image_of_which_nothing_can_be_decoded_has_damage(tmp_path: Path, 
     assert find_damage(cut)
     with pytest.raises((OSError, ValueError)):
         read_image(cut)
+
+
+def test_what_is_there_of_a_cut_animation_is_read_with_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    noise().save(path, save_all=True, append_images=[ImageOps.invert(noise()), noise()])
+    assert warnings_of(lambda: read_image(path)) == [] and len(read_image(path)[0]) == 3
+    cut = tmp_path / "cut.png"
+    cut.write_bytes(path.read_bytes()[: path.stat().st_size * 5 // 6])
+    assert warnings_of(lambda: read_image(cut)) == ["image_cut"]
+    assert len(read_image(cut)[0]) == 2
 
 
 @pytest.mark.parametrize("progressive", [False, True])
