@@ -20,6 +20,7 @@ from darkroom.engine.nodes.base import (
     node,
 )
 from darkroom.engine.nodes.library.basic.patterns import joined
+from darkroom.engine.nodes.library.basic.value_texts import json_text
 from darkroom.engine.nodes.sockets import STRING
 
 VERSION = "0.33.0"
@@ -63,7 +64,7 @@ def convert_dictionary_to_string(
     context: NodeContext, *, dictionary: Annotated[Mapping[str, Any], Socket("DICT")], indent: Indent = 2
 ) -> STRING:
     """Write a dictionary as JSON, on one line for an indent of 0."""
-    return _json_of(dictionary, indent)
+    return json_text(dictionary, indent or None)
 
 
 @node("ConvertArrayToString", display_name="Convert Array to String", category="text", python_module=MODULE,
@@ -72,12 +73,7 @@ def convert_array_to_string(
     context: NodeContext, *, array: Annotated[Sequence[Any], Socket("ARRAY")], indent: Indent = 2
 ) -> STRING:
     """Write a list as JSON, on one line for an indent of 0."""
-    return _json_of(array, indent)
-
-
-def _json_of(value: object, indent: int) -> str:
-    """Return a value as JSON. Raises TextTooLong, and TypeError for what JSON cannot represent."""
-    return joined(json.JSONEncoder(ensure_ascii=False, indent=indent or None).iterencode(value))
+    return json_text(array, indent or None)
 
 
 @node("BuildJsonPromptIdeogram", display_name="Build JSON Prompt (Ideogram)", category="text",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated
 
@@ -10,6 +9,8 @@ from torch._tensor_str import printoptions
 
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.nodes.base import Flag, Float, Int, NodeContext, NodeOutput, Socket, Text, node
+from darkroom.engine.nodes.library.basic.patterns import TextTooLong
+from darkroom.engine.nodes.library.basic.value_texts import check_length, json_text
 from darkroom.engine.nodes.sockets import ANY, BOOLEAN, FLOAT, INT, STRING
 
 CATEGORY = "utilities/primitive"
@@ -66,6 +67,7 @@ def preview_any(context: NodeContext, *, source: ANY) -> Annotated[NodeOutput, S
     """Show any value as text, and return the text.
 
     Text is unchanged, numbers are as Python writes them, other values are JSON, or `str` if JSON cannot represent them.
+    Raises TextTooLong.
     """
     text = _as_text(source)
     return NodeOutput({"text": (text,)}, (text,))
@@ -74,8 +76,11 @@ def preview_any(context: NodeContext, *, source: ANY) -> Annotated[NodeOutput, S
 def _as_text(value: object) -> str:
     if value is None or isinstance(value, (str, int, float)):
         return str(value)
+    check_length(value)
     try:
-        return json.dumps(value, indent=4, ensure_ascii=False)
+        return json_text(value, 4)
+    except TextTooLong:
+        raise
     except (TypeError, ValueError, RecursionError):  # no JSON value, or one that contains itself
         with printoptions(edgeitems=SHOWN_EDGE_ITEMS):
             return str(value)

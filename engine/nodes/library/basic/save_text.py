@@ -9,6 +9,7 @@ from typing import Annotated
 
 from darkroom.engine.nodes.base import Combo, FilePrefix, NodeContext, NodeOutput, Out, Socket, Text, node
 from darkroom.engine.nodes.library.basic.patterns import MAX_TEXT_CHARACTERS, TextTooLong
+from darkroom.engine.nodes.library.basic.value_texts import json_text
 from darkroom.engine.nodes.sockets import ExtraPngInfo, Prompt
 
 FORMATS = ("txt", "csv", "md", "json")
@@ -25,8 +26,9 @@ def save_text(
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
 ) -> Annotated[NodeOutput, Socket("STRING"), Out("text")]:
-    """Save a text in a file of its own. JSON is indented; a text that is no JSON is saved as it is.
+    """Save a text in a file of its own. JSON is indented.
 
+    A text that is no JSON, or would be too long with indents, is saved as it is.
     Raises TypeError for what is no text, and TextTooLong.
     """
     if not isinstance(text, str):
@@ -40,8 +42,8 @@ def save_text(
 
 def _indented(text: str) -> str:
     try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
+        return json_text(json.loads(text), 2)
+    except (ValueError, RecursionError):  # TextTooLong too: indents may make a thousand times as much of nested lists
         return text
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
 from darkroom.engine.nodes.base import Field, Growing, NodeContext, NodeEnvironment, Socket, Text, node
 from darkroom.engine.nodes.library.basic.patterns import MAX_TEXT_CHARACTERS, TextTooLong, joined
+from darkroom.engine.nodes.library.basic.value_texts import check_length
 from darkroom.engine.nodes.sockets import STRING
 
 MAX_WIDTH = 10_000
@@ -64,11 +65,16 @@ def filled(text: str, values: Mapping[str, object]) -> str:
 
 
 def _pieces(text: str, values: Mapping[str, object]) -> Iterator[str]:
+    num_shown = 0
     for literal, field, spec, conversion in _parsed(text):
         yield literal
         if field is not None:
             filled_spec = joined(_spec_pieces(spec or "", values))
-            yield _formatted(_value_of(field, values), conversion, filled_spec)
+            shown = _shown(_value_of(field, values), conversion, filled_spec)
+            num_shown += len(shown) if isinstance(shown, str) else 0
+            if num_shown > MAX_TEXT_CHARACTERS:  # a precision may leave nothing of them, but they were made
+                raise TextTooLong("the values of all fields", MAX_TEXT_CHARACTERS)
+            yield _formatted(shown, filled_spec)
 
 
 def _spec_pieces(spec: str, values: Mapping[str, object]) -> Iterator[str]:
@@ -78,14 +84,14 @@ def _spec_pieces(spec: str, values: Mapping[str, object]) -> Iterator[str]:
         if field is not None:
             if inner_spec and "{" in inner_spec:
                 raise BadFormat("fields nested too deeply; expected a field within a field's format at most")
-            yield _formatted(_value_of(field, values), conversion, inner_spec or "")
+            yield _formatted(_shown(_value_of(field, values), conversion, inner_spec or ""), inner_spec or "")
 
 
-def _parsed(text: str) -> Sequence[tuple[str, str | None, str | None, str | None]]:
+def _parsed(text: str) -> Iterator[tuple[str, str | None, str | None, str | None]]:
     if len(text) > MAX_TEXT_CHARACTERS:
         raise TextTooLong("f_string", MAX_TEXT_CHARACTERS)
     try:
-        return list(string.Formatter().parse(text))
+        yield from string.Formatter().parse(text)
     except ValueError as error:
         raise BadFormat(f"no format text: {error}; a brace of the text itself is written twice") from None
 
@@ -137,18 +143,23 @@ def _check_widths(spec: str) -> None:
             raise BadFormat(f"width {digits[:20]} is too large; expected at most {MAX_WIDTH}")
 
 
-def _formatted(value: object, conversion: str | None, spec: str) -> str:
+def _shown(value: object, conversion: str | None, spec: str) -> str | int | float:
+    """Return a value as its field converts it, what is no number and no text as text. Raises TextTooLong."""
     _check_conversion(conversion)
-    _check_widths(spec)
-    shown = value if conversion is None else CONVERSIONS[conversion](value)
-    if not isinstance(shown, (str, int, float)):  # classes of others format by rules of their own
-        shown = str(shown) if not spec else shown
-    if spec and not isinstance(shown, (str, int, float)):
+    if conversion is None and isinstance(value, (str, int, float)):
+        return value
+    if conversion is None and spec:
         raise BadFormat(f"format {spec[:100]!r} is for numbers and texts; got {type(value).__name__}")
+    check_length(value)
+    return CONVERSIONS[conversion](value)
+
+
+def _formatted(shown: str | int | float, spec: str) -> str:
+    _check_widths(spec)
     try:
         return format(shown, spec)
     except (ValueError, OverflowError) as error:
-        raise BadFormat(f"format {spec[:100]!r} does not fit {type(value).__name__}: {error}") from None
+        raise BadFormat(f"format {spec[:100]!r} does not fit {type(shown).__name__}: {error}") from None
 
 
 NODES = (string_format,)

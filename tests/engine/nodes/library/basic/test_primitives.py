@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from darkroom.engine.nodes.library.basic import primitives
+from darkroom.engine.nodes.library.basic.patterns import TextTooLong
 
 context: Any = None
 
@@ -34,6 +35,15 @@ def test_a_value_without_json_is_shown_as_python_writes_it() -> None:
     assert primitives.preview_any(context, source=value).ui == {"text": (str(value),)}
     value.append(value)
     assert "..." in primitives.preview_any(context, source=value).ui["text"][0]
+
+
+@pytest.mark.parametrize("item", ["a", {1, 2}])
+def test_lists_that_hold_one_another_many_times_are_refused(item: Any) -> None:
+    value: list[Any] = [item]
+    for _ in range(60):
+        value = [value, value]
+    with pytest.raises(TextTooLong):
+        primitives.preview_any(context, source=value)
 
 
 def test_six_items_of_each_side_of_a_large_tensor_are_shown() -> None:

@@ -10,6 +10,8 @@ from darkroom.engine.nodes.library.basic.patterns import MAX_TEXT_CHARACTERS, Te
 from darkroom.engine.nodes.library.basic.save_text import save_text
 from tests.engine.nodes.small_store import node_context, small_store
 
+INDENTS_WITHOUT_END = "[" * 200 + "1," * 100_000 + "1" + "]" * 200
+
 
 @pytest.mark.parametrize(
     ("kind", "text", "saved"),
@@ -20,6 +22,7 @@ from tests.engine.nodes.small_store import node_context, small_store
         ("json", '{"a":["ü"]}', '{\n  "a": [\n    "ü"\n  ]\n}'),
         ("json", "no json", "no json"),
         ("json", "[" * 5000, "[" * 5000),
+        ("json", INDENTS_WITHOUT_END, INDENTS_WITHOUT_END),
     ],
 )
 def test_a_text_is_saved_in_its_format(tmp_path: Path, kind: str, text: str, saved: str) -> None:

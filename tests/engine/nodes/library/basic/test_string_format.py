@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from darkroom.engine.nodes.library.basic.patterns import TextTooLong
+from darkroom.engine.nodes.library.basic.patterns import MAX_TEXT_CHARACTERS, TextTooLong
 from darkroom.engine.nodes.library.basic.string_format import MAX_WIDTH, BadFormat, filled, string_format
 
 environment: Any = None
@@ -62,6 +62,22 @@ def test_many_wide_fields_end_at_the_longest_text() -> None:
     with pytest.raises(TextTooLong):
         filled(f"{{a:{MAX_WIDTH}}}" * 5000, {"a": 1})
     assert time.monotonic() - started < 20
+
+
+def test_texts_of_which_a_precision_leaves_nothing_count_too() -> None:
+    long = "a" * (MAX_TEXT_CHARACTERS // 2 - 1)
+    assert filled("{a!r:.1}{a:.1}", {"a": long}) == "'a"
+    with pytest.raises(TextTooLong, match="of all fields"):
+        filled("{a!r:.0}" * 1_000_000, {"a": long})
+
+
+def test_lists_that_hold_one_another_many_times_are_refused() -> None:
+    value: list[Any] = ["a", "b"]
+    for _ in range(60):
+        value = [value, value]
+    for text in ("{a}", "{a!r}", "{a!a:.1}"):
+        with pytest.raises(TextTooLong, match="of a value"):
+            filled(text, {"a": value})
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 
 from darkroom.engine.errors import BadInputFile
-from darkroom.engine.images.pixel_budget import PictureTooLarge
 from darkroom.engine.images.image_sets import captions_of, images_in, read_set
+from darkroom.engine.images.pixel_budget import PictureTooLarge
 from darkroom.engine.nodes.library.image.image_sets import (
     InputFolder,
     load_image_set_from_folder,
