@@ -10,6 +10,7 @@ feeds and its end needs. Loops may follow one another and lie within one another
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -211,7 +212,7 @@ class _Search:
                 self._problems[end] = _problem("loop_accumulate_from_body", found)
 
     def _check_length(self, loop: Loop) -> None:
-        iterations = iterations_of(self._prompt[loop.start].inputs, _literal)
+        iterations = iterations_of(self._prompt[loop.start].inputs, literal_number)
         if iterations is not None and iterations > MAX_ITERATIONS:
             found = f"Loop {loop.start} has {iterations:.0f} iterations; expected at most {MAX_ITERATIONS}"
             self._problems[loop.start] = _problem("loop_too_long", found)
@@ -229,9 +230,14 @@ def _sources_first(sources: Mapping[str, Collection[str]], takers: Mapping[str, 
     return [*order, *(node_id for node_id, num_waiting in waiting.items() if num_waiting)]
 
 
-def _literal(value: object) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number else None  # type: ignore[arg-type]
+def literal_number(value: object) -> float | None:
+    """Return the number that a value of a prompt is, None for anything else; the largest float for more."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return sys.float_info.max if value > 0 else -sys.float_info.max
 
 
 def _problem(kind: str, found: str) -> Problem:

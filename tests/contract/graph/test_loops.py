@@ -85,6 +85,7 @@ def test_loops_may_follow_one_another() -> None:
         ),
         ({"e": node("End", output_value=["a", 0], accumulate=["a", 0])}, {"e": "loop_accumulate_from_body"}),
         ({"s": node("Start", **{"mode": "simple", "mode.num_iterations": 5000})}, {"s": "loop_too_long"}),
+        ({"s": node("Start", **{"mode": "simple", "mode.num_iterations": 10**400})}, {"s": "loop_too_long"}),
     ],
 )
 def test_a_loop_that_cannot_be_told_apart_is_named(changes: dict[str, Any], expected: dict[str, str]) -> None:

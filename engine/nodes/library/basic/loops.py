@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 from darkroom.contract.graph.facts import NodeFacts
-from darkroom.contract.graph.loops import MAX_ITERATIONS, LoopNodes
+from darkroom.contract.graph.loops import MAX_ITERATIONS, FoundLoops, LoopNodes, iterations_of, literal_number
 from darkroom.contract.graph.prompt import Node, is_link
 from darkroom.contract.graph.spec import ValueDict
 from darkroom.engine.nodes.base import (
@@ -103,15 +103,27 @@ def start_loop(
     if loop is None or loop.collects is None:
         raise LoopError(f"node {context.node_id}: no loop; expected a Start Loop of the prompt that an End Loop closes")
     values = _indexes_of(mode)
-    num_nodes = loop.num_nodes + len(values) * (len(loop.body) + 2) + 1
+    num_nodes = loop.num_nodes + len(values) * (_nodes_of_body(loop) + 2) + 1
     if num_nodes > MAX_NODES:
         raise LoopError(
-            f"{len(values)} iterations of {len(loop.body)} nodes: the run would have {num_nodes} nodes, expected at "
-            f"most {MAX_NODES}"
+            f"{len(values)} iterations of {len(loop.body)} nodes: the run would have {num_nodes:.0f} nodes, "
+            f"expected at most {MAX_NODES}"
         )
     context.report_text(f"Iteration 0 / {len(values)}")
     iterations = _Iterations(loop, values, reuses=bool(cache_iterations[0]))
     return Expanded(iterations.graph(), (iterations.result, False, not values, None, None))  # type: ignore[return-value]
+
+
+def _nodes_of_body(loop: LoopNodes) -> float:
+    """Return the nodes that one iteration adds to a run, with those of loops within it whose length is a literal."""
+
+    def count(start: str) -> float:
+        number = iterations_of(loop.body[start].inputs, literal_number)
+        return 1.0 if number is None else number
+
+    within = FoundLoops(loop.inner, {})
+    repeated = {node_id for inner in loop.inner.values() for node_id in inner.body}
+    return len(loop.body) + sum(within.times(node_id, count) for node_id in repeated)
 
 
 def _indexes_of(mode: Mapping[str, Any]) -> Sequence[int]:

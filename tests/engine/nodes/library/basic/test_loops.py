@@ -298,6 +298,7 @@ def test_loops_within_loops_have_a_largest_number_of_nodes(looping: Looping) -> 
     assert looping.run(nested, told).status == "error"
     (failed,) = [event for event in told if isinstance(event, RunFailed)]
     assert "nodes, expected at most 50000" in failed.exception_message
+    assert failed.node_id == "outer"  # before an iteration has begun
 
 
 @pytest.mark.slow
