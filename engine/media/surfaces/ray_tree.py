@@ -1,8 +1,9 @@
 """A tree of boxes around triangles, for rays and nearest points.
 
 `F` triangles [F, 3, 3], `R` rays or points. Leaves are triangles in the order of Morton's curve (G. M. Morton, 1966),
-the last one repeated up to a power of two; node i has the children 2i and 2i + 1, the root is 1. A search holds one
-node for each ray: after it come its children where the ray enters its box, else the next node to its right (no stack).
+with empty boxes up to a power of two; node i has the children 2i and 2i + 1, the root is 1. A search holds one node for
+each ray: after it comes its nearer child where the ray enters its box, else the next node aside (no stack). The turn of
+a node is the index that it would have if the nearer child were always the left one.
 """
 
 from __future__ import annotations
@@ -38,14 +39,24 @@ class RayTree:
         low, high = triangles.amin(1), triangles.amax(1)
         order = _curve((low + high) / 2).argsort()
         self._first_leaf = 1 << (len(triangles) - 1).bit_length()
-        self._order = torch.cat((order, order[-1:].expand(self._first_leaf - len(order))))
-        self._low, self._high = (torch.cat((box[self._order], box[self._order])) for box in (low, high))
+        self._order = order
+        low, high = (self._of_nodes(box[order], empty) for box, empty in ((low, torch.inf), (high, -torch.inf)))
         level = self._first_leaf // 2
         while level:
             children = slice(2 * level, 4 * level)
-            self._low[level : 2 * level] = self._low[children].reshape(level, 2, 3).amin(1)
-            self._high[level : 2 * level] = self._high[children].reshape(level, 2, 3).amax(1)
+            low[level : 2 * level] = low[children].reshape(level, 2, 3).amin(1)
+            high[level : 2 * level] = high[children].reshape(level, 2, 3).amax(1)
             level //= 2
+        low[low > high] = torch.nan  # compares as false: an empty box is never entered
+        left, right = ((low + high) / 2).reshape(-1, 2, 3).unbind(1)
+        apart = torch.cat((right - left, torch.zeros_like(left)))  # from the left child to the right one
+        self._nodes = torch.cat((low, high, apart), dim=1)  # one row for each node: found at once
+
+    def _of_nodes(self, leaves: torch.Tensor, empty: float) -> torch.Tensor:
+        """Return values [2L, 3] of all nodes, those of the leaves at their positions."""
+        values = leaves.new_full((2 * self._first_leaf, 3), empty)
+        values[self._first_leaf : self._first_leaf + len(leaves)] = leaves
+        return values
 
     def first_hits(
         self,
@@ -94,13 +105,15 @@ class RayTree:
         near, far = reach
         inverse = 1.0 / torch.where(directions.abs() < LEAST, LEAST, directions)
         best, faces = torch.full((len(origins),), far), torch.full((len(origins),), -1)
-        active, nodes = torch.arange(len(origins)), torch.ones(len(origins), dtype=torch.long)
+        rays_of = torch.cat((origins, inverse, directions), dim=1)
+        active, nodes, turns = _all_at_root(len(origins))
         while len(active):
             cancel.check()
-            to_low = (self._low[nodes] - origins[active]) * inverse[active]
-            to_high = (self._high[nodes] - origins[active]) * inverse[active]
+            low, high, apart = self._nodes.index_select(0, nodes).split(3, dim=1)
+            origin, slope, direction = rays_of.index_select(0, active).split(3, dim=1)
+            to_low, to_high = (low - origin) * slope, (high - origin) * slope
             enter = torch.minimum(to_low, to_high).amax(1).clamp(min=near)
-            enters = (enter <= torch.maximum(to_low, to_high).amin(1)) & (enter < best[active])
+            enters = (enter <= torch.maximum(to_low, to_high).amin(1)) & (enter < best.index_select(0, active))
             at_leaf = (enters & (nodes >= self._first_leaf)).nonzero()[:, 0]
             if len(at_leaf):
                 rays = active[at_leaf]
@@ -109,10 +122,10 @@ class RayTree:
                 distances = _meetings(origins[rays], directions[rays], triangles, near, from_front=from_front)
                 is_nearer = distances < best[rays]
                 best[rays[is_nearer]], faces[rays[is_nearer]] = distances[is_nearer], candidates[is_nearer]
-            active, nodes = self._next(active, nodes, enters)
+            goes_on, nodes, turns = self._next(nodes, turns, enters, (apart * direction).sum(1) < 0)
             if any_hit:
-                is_open = faces[active] < 0
-                active, nodes = active[is_open], nodes[is_open]
+                goes_on &= faces.index_select(0, active) < 0
+            active, nodes, turns = active[goes_on], nodes[goes_on], turns[goes_on]
         return Hits(best, faces)
 
     def _walk_points(
@@ -121,12 +134,13 @@ class RayTree:
         """Return the nearest points, starting from those on triangles [R] that are near."""
         best_points = nearest_in_triangles(points, self.triangles[faces])
         best = (best_points - points).square().sum(1)
-        active, nodes = torch.arange(len(points)), torch.ones(len(points), dtype=torch.long)
+        active, nodes, turns = _all_at_root(len(points))
         while len(active):
             cancel.check()
-            own = points[active]
-            outside = (self._low[nodes] - own).clamp(min=0) + (own - self._high[nodes]).clamp(min=0)
-            enters = outside.square().sum(1) < best[active]
+            low, high, apart = self._nodes.index_select(0, nodes).split(3, dim=1)
+            own = points.index_select(0, active)
+            outside = (low - own).clamp(min=0) + (own - high).clamp(min=0)
+            enters = outside.square().sum(1) < best.index_select(0, active)
             at_leaf = (enters & (nodes >= self._first_leaf)).nonzero()[:, 0]
             if len(at_leaf):
                 rays = active[at_leaf]
@@ -136,18 +150,26 @@ class RayTree:
                 is_nearer = distances < best[rays]
                 best[rays[is_nearer]], faces[rays[is_nearer]] = distances[is_nearer], candidates[is_nearer]
                 best_points[rays[is_nearer]] = found[is_nearer]
-            active, nodes = self._next(active, nodes, enters)
+            is_left_farther = (apart * ((low + high) / 2 - own)).sum(1) < 0
+            goes_on, nodes, turns = self._next(nodes, turns, enters, is_left_farther)
+            active, nodes, turns = active[goes_on], nodes[goes_on], turns[goes_on]
         return best_points, faces
 
     def _next(
-        self, active: torch.Tensor, nodes: torch.Tensor, enters: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the searches that go on, and their next nodes."""
-        aside = nodes + 1
-        aside = aside // (aside & -aside)  # up while it was a right child
-        nodes = torch.where(enters & (nodes < self._first_leaf), nodes * 2, aside)
-        goes_on = nodes > 1
-        return active[goes_on], nodes[goes_on]
+        self, nodes: torch.Tensor, turns: torch.Tensor, enters: torch.Tensor, is_left_farther: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the mask of searches that go on, and their next nodes and turns."""
+        aside = turns + 1
+        steps = aside & -aside  # 2 for each level up, as long as it was the farther child
+        goes_down = enters & (nodes < self._first_leaf)
+        nodes = torch.where(goes_down, nodes * 2 + is_left_farther, (nodes // steps) ^ 1)
+        turns = torch.where(goes_down, turns * 2, aside // steps)
+        return turns > 1, nodes, turns
+
+
+def _all_at_root(count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the searches [count] that go on, and their nodes and turns: all, at the root."""
+    return torch.arange(count), torch.ones(count, dtype=torch.long), torch.ones(count, dtype=torch.long)
 
 
 def nearest_in_triangles(points: torch.Tensor, triangles: torch.Tensor) -> torch.Tensor:

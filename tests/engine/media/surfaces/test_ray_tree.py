@@ -12,6 +12,15 @@ from darkroom.engine.media.surfaces.ray_tree import RayTree, nearest_in_triangle
 REACH = (1e-5, 1e30)
 
 
+class CountedSteps(CancelToken):
+    """A token that counts how often it is asked: once for each step of a search."""
+
+    num_steps = 0
+
+    def check(self) -> None:
+        self.num_steps += 1
+
+
 @pytest.mark.parametrize("count", [1, 2, 37])
 def test_nearest_points_are_those_of_all_triangles(count: int) -> None:
     generator = torch.Generator().manual_seed(count)
@@ -50,3 +59,25 @@ def test_reach_ends_a_ray() -> None:
     tree = RayTree(torch.tensor([[[0.0, 0, 0], [1, 0, 0], [0, 1, 0]]]))
     below, up = torch.tensor([[0.2, 0.2, -1]]), torch.tensor([[0.0, 0, 1]])
     assert not tree.are_blocked(below, up, (0.0, 0.9), CancelToken()).any()
+
+
+def test_leaves_that_fill_the_tree_up_are_not_searched() -> None:
+    """33 triangles have 64 leaves; rays and points beside the last triangle enter its box."""
+    corners = torch.tensor([[0.0, 0, 0], [1, 0, 0], [0, 1, 0]]) + torch.arange(33.0)[:, None, None] * 2
+    tree, steps = RayTree(corners), CountedSteps()
+    beside, up = torch.tensor([[64.9, 64.9, 63.0]]), torch.tensor([[0.0, 0, 1]])
+    assert tree.first_hits(beside, up, REACH, steps).faces.tolist() == [-1]
+    assert tree.nearest(beside, steps)[1].tolist() == [32]
+    assert steps.num_steps < 40
+
+
+def test_nearer_child_is_searched_first() -> None:
+    """Of 64 parallel triangles behind each other, a ray from either side meets the first after about one descent."""
+    corners = torch.tensor([[0.0, 0, 0], [4, 0, 0], [0, 4, 0]]) + torch.arange(64.0)[:, None, None] * torch.eye(3)[2]
+    for start, direction, face in ((-1.0, 1.0, 0), (64.0, -1.0, 63)):
+        steps = CountedSteps()
+        hits = RayTree(corners).first_hits(
+            torch.tensor([[1.0, 1, start]]), torch.tensor([[0.0, 0, direction]]), REACH, steps
+        )
+        assert hits.faces.tolist() == [face] and hits.distances.tolist() == [1.0]
+        assert steps.num_steps < 20
