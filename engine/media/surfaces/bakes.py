@@ -95,6 +95,7 @@ def ambient_occlusion(coarse: Mesh, fine: Mesh, side: int, occlusion: Occlusion,
         return image
     source = _surface(fine)
     tree = RayTree(source.vertices[source.faces])
+    tree.check_searches("resolution and samples", len(target.positions) * occlusion.num_rays)
     bias, reach = max(occlusion.bias * source.diagonal, 1e-5), occlusion.max_distance * source.diagonal
     origins = tree.nearest(target.positions, cancel)[0] + target.normals * bias
     num_rays = occlusion.num_rays

@@ -21,6 +21,9 @@ LAST_SPREAD = (2, 0x1249249249249249)
 LEAST = 1e-20
 RAYS_AT_ONCE = 1 << 18
 EVER = 1e30
+MAX_DESCENTS = (
+    1 << 31
+)  # searches times levels of a tree: hours of a core; 64 rays for 1024 x 1024 texels are fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,13 @@ class RayTree:
         values = leaves.new_full((2 * self._first_leaf, 3), empty)
         values[self._first_leaf : self._first_leaf + len(leaves)] = leaves
         return values
+
+    def check_searches(self, name: str, count: int) -> None:
+        """Raise ValueError for more rays than the tree is searched for in hours. `name` is that of the inputs."""
+        allowed = MAX_DESCENTS // self._first_leaf.bit_length()
+        if count > allowed:
+            found = f"{count} rays at {len(self.triangles)} triangles"
+            raise ValueError(f"{name}: too many rays; got {found}, expected at most {allowed} rays")
 
     def first_hits(
         self,

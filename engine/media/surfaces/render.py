@@ -75,13 +75,15 @@ def view_of(mesh: Mesh, camera: Mapping[str, Any] | None) -> View:
 
 
 def shown(mesh: Mesh, view: View, height: int, width: int, cancel: CancelToken) -> Shown:
-    """Return which triangle each pixel shows, the first row at the top."""
+    """Return the triangle that each pixel shows, the first row at the top. Raises ValueError for too many of both."""
     triangles = _tensor(mesh.vertices).cpu().float()[_tensor(mesh.faces).cpu().long()]
     rows = (1.0 - (torch.arange(height) + 0.5) / height * 2) * view.slope
     columns = ((torch.arange(width) + 0.5) / width * 2 - 1.0) * view.slope * (width / height)
     directions = view.forward + view.up * rows[:, None, None] + view.right * columns[None, :, None]
     directions = functional.normalize(directions.reshape(-1, 3), dim=-1)
-    hits = RayTree(triangles).first_hits(view.eye.expand_as(directions), directions, (NEAR, FAR), cancel)
+    tree = RayTree(triangles)
+    tree.check_searches("width and height", height * width)
+    hits = tree.first_hits(view.eye.expand_as(directions), directions, (NEAR, FAR), cancel)
     found = hits.faces >= 0
     distances, faces, directions = hits.distances[found], hits.faces[found], directions[found]
     shares = shares_of(view.eye + distances[:, None] * directions, triangles[faces])

@@ -21,9 +21,11 @@ from darkroom.engine.media.surfaces.render import (
 )
 from darkroom.engine.nodes.base import Combo, Int, NodeContext, NodeEnvironment, Optional, Out, Socket, node
 from darkroom.engine.nodes.library.image.text_overlay import Color
+from darkroom.engine.nodes.library.media.free_memory import check_fits
 from darkroom.engine.nodes.library.media.mesh_repair import CATEGORY, MODULE
 from darkroom.engine.nodes.sockets import CAMERA, IMAGE, MASK, MESH
 
+BYTES_PER_PIXEL = 200  # while an image is made: rays, and what those that meet a triangle show
 MODES = ("auto", "texture", "vertex colors", "solid", "normal", "depth")
 
 ModelInfo = Annotated[list[Any] | None, Socket("LOAD3D_MODEL_INFO"), Optional()]
@@ -52,6 +54,7 @@ def render_mesh(
     camera_info: Annotated[CAMERA | None, Optional()] = None,
 ) -> tuple[Annotated[IMAGE, Out("image")], Annotated[MASK, Out("mask")]]:
     """Show the first mesh of a batch from a camera, or from the front, and where it is."""
+    check_fits(context, "width and height", width * height * BYTES_PER_PIXEL)
     item = mesh.item(0)
     if not len(item.vertices) or not len(item.faces):
         raise ValueError("mesh: empty; got no triangles, expected some")

@@ -19,6 +19,7 @@ from darkroom.engine.media.surfaces.texels import Texels, grown, normalized_uvs,
 from darkroom.engine.media.surfaces.voxel_colors import sampled, vertex_colors
 from darkroom.engine.models.shape_vae import Voxel
 from darkroom.engine.nodes.base import Flag, Float, Int, NodeContext, Optional, Out, node
+from darkroom.engine.nodes.library.media.free_memory import check_fits
 from darkroom.engine.nodes.library.media.mesh_editing import NamedMesh
 from darkroom.engine.nodes.library.media.mesh_repair import CATEGORY, MODULE
 from darkroom.engine.nodes.sockets import IMAGE, MESH, VOXEL
@@ -107,7 +108,7 @@ def bake_texture_from_voxel(
     nearest points.
     """
     _check_uvs(mesh, "mesh")
-    check_texels(context, "texture_size", texture_size, len(mesh))
+    check_fits(context, "texture_size", texture_size**2 * len(mesh) * BYTES_PER_TEXEL)
     baked: list[torch.Tensor] = []
     for item, (cells, colors) in zip(mesh.items(), _grids(voxel_colors, len(mesh)), strict=True):
         context.cancel.check()
@@ -133,7 +134,7 @@ def bake_normal_map_from_mesh(
 ) -> Annotated[IMAGE, Out("normal_map")]:
     """Return the normals of fine meshes in the tangent space of coarse ones, on their layout."""
     _check_uvs(low_poly, "low_poly")
-    check_texels(context, "resolution", resolution, len(low_poly))
+    check_fits(context, "resolution", resolution**2 * len(low_poly) * BYTES_PER_TEXEL)
     return torch.stack(
         [
             tangent_normals(coarse, fine, resolution, cage_distance, context.cancel, ignore_backfaces=ignore_backfaces)
@@ -156,7 +157,7 @@ def bake_ambient_occlusion(
 ) -> Annotated[IMAGE, Out("occlusion")]:
     """Return how open fine meshes are around each texel of coarse ones: white in the open, dark in crevices."""
     _check_uvs(low_poly, "low_poly")
-    check_texels(context, "resolution", resolution, len(low_poly))
+    check_fits(context, "resolution", resolution**2 * len(low_poly) * BYTES_PER_TEXEL)
     occlusion = Occlusion(samples, max_distance, bias, strength)
     return torch.stack(
         [
@@ -172,18 +173,9 @@ def render_uv_atlas(
 ) -> Annotated[IMAGE, Out("image")]:
     """Show how the first mesh lies on its texture: connected triangles in one color, with outlines."""
     _check_uvs(mesh, "mesh")
+    check_fits(context, "resolution", resolution**2 * BYTES_PER_TEXEL)
     item = mesh.item(0)
     return atlas_of(_tensor(item.uvs).cpu().float(), _faces(item), resolution, context.cancel)[None]
-
-
-def check_texels(context: NodeContext, name: str, side: int, num_items: int) -> None:
-    """Raise ValueError for textures that would not fit the free memory while they are baked."""
-    free = context.files.free_bytes() if context.files is not None else None
-    needed = side * side * num_items * BYTES_PER_TEXEL
-    if free is not None and needed > free:
-        raise ValueError(
-            f"{name}: too large for the free memory; got {needed} bytes for {side} px, expected at most {free}"
-        )
 
 
 def _check_uvs(mesh: Mesh, name: str) -> None:

@@ -16,6 +16,7 @@ from darkroom.engine.media.splats.splat import ATTRIBUTES, Splat
 from darkroom.engine.media.splats.surface import SurfaceOptions, surface_of
 from darkroom.engine.nodes.base import Combo, Float, Int, NodeContext, Optional, Out, node
 from darkroom.engine.nodes.library.image.text_overlay import Color
+from darkroom.engine.nodes.library.media.free_memory import check_fits
 from darkroom.engine.nodes.library.media.mesh_rendering import background_complaint, rgb_of
 from darkroom.engine.nodes.library.media.splats import CATEGORY, MODULE
 from darkroom.engine.nodes.sockets import CAMERA, IMAGE, MASK, MESH, SPLAT
@@ -76,7 +77,7 @@ def render_splat(
     """
     num_frames = abs(frames) or 1
     total = num_frames * len(splat)
-    _check_fits(context, "frames", total * width * height * BYTES_PER_PIXEL)
+    check_fits(context, "frames", total * width * height * BYTES_PER_PIXEL)
     plates = torch.tensor(rgb_of(background)).expand(1, height, width, 3)
     if bg_image is not None:
         plates = resize_image(bg_image[..., :3], width, height, "bicubic", "disabled").clamp(0, 1)
@@ -102,13 +103,7 @@ def _opaque(splat: Splat, threshold: float) -> Splat:
 
 def _check_size(context: NodeContext, splat: Splat, resolution: int) -> None:
     if len(splat.positions):
-        _check_fits(context, "resolution", math.prod(shape_of(splat, resolution)) * BYTES_PER_VOXEL)
-
-
-def _check_fits(context: NodeContext, name: str, needed_bytes: int) -> None:
-    free = needed_bytes if context.files is None else context.files.free_bytes()
-    if needed_bytes > free:
-        raise ValueError(f"{name}: too large for the free memory; got {needed_bytes} bytes, expected at most {free}")
+        check_fits(context, "resolution", math.prod(shape_of(splat, resolution)) * BYTES_PER_VOXEL)
 
 
 NODES = (splat_to_mesh, render_splat)

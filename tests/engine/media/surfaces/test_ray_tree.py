@@ -81,3 +81,10 @@ def test_nearer_child_is_searched_first() -> None:
         )
         assert hits.faces.tolist() == [face] and hits.distances.tolist() == [1.0]
         assert steps.num_steps < 20
+
+
+def test_more_rays_than_hours_allow_are_refused() -> None:
+    tree = RayTree(torch.rand(5, 3, 3))
+    tree.check_searches("resolution", 1 << 24)
+    with pytest.raises(ValueError, match="resolution: too many rays; got 1099511627776 rays at 5 triangles"):
+        tree.check_searches("resolution", 1 << 40)

@@ -110,6 +110,10 @@ def test_texture_beyond_the_free_memory_is_refused(
     monkeypatch.setattr(context.files, "free_bytes", lambda: 1000, raising=False)
     with pytest.raises(ValueError, match="resolution: too large for the free memory"):
         bake_normal_map_from_mesh(context, low_poly=square, high_poly=square, resolution=64)
+    with pytest.raises(ValueError, match="resolution: too large for the free memory"):
+        render_uv_atlas(context, mesh=square, resolution=64)
+    with pytest.raises(ValueError, match="width and height: too large for the free memory"):
+        render_mesh(context, mesh=square, mode="auto", width=64, height=64)
 
 
 @pytest.mark.parametrize("mode", ["auto", "texture", "vertex colors", "solid", "normal", "depth"])
