@@ -1,4 +1,4 @@
-"""A part of a video, decoded when a node asks for it.
+"""Frames of a video by their indices, decoded when a node asks for them.
 
 `B` frames, `H W` pixels, `C` channels, `S` samples: images are float32 `[B, H, W, 3]`, audio float32 `[B, C, S]`.
 """
@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from darkroom.engine.media.opened import opened_for_reading
 from darkroom.engine.media.video import (
     Audio,
     VideoCodec,
@@ -20,7 +19,6 @@ from darkroom.engine.media.video import (
     VideoFromFile,
     VideoInput,
 )
-from darkroom.engine.media.video_files import video_stream_of
 
 
 class SelectedFrames(VideoInput):
@@ -31,14 +29,17 @@ class SelectedFrames(VideoInput):
         self._indices = indices
 
     def get_components(self) -> VideoComponents:
-        parts = self._video.get_components()
-        num_frames = parts.images.shape[0]
-        kept = [index for index in self._indices if index < num_frames]  # a file may declare more than it has
-        audio = _audio_of(parts, self._indices) if isinstance(self._indices, range) else None
-        return replace(parts, images=parts.images[kept], audio=audio)
+        parts = self._video.components_at(self._indices)
+        return replace(parts, audio=_audio_of(parts, self._indices)) if isinstance(self._indices, range) else parts
 
     def get_dimensions(self) -> tuple[int, int]:
         return self._video.get_dimensions()
+
+    def get_frame_rate(self) -> Fraction:
+        return self._video.get_frame_rate()
+
+    def get_bit_depth(self) -> int:
+        return self._video.get_bit_depth() if isinstance(self._indices, range) else super().get_bit_depth()
 
     def save_to(
         self,
@@ -50,8 +51,17 @@ class SelectedFrames(VideoInput):
         crf: float | None = None,
         color_space: str | None = None,
     ) -> None:
-        whole = VideoFromComponents(self.get_components())
+        whole = VideoFromComponents(self.get_components(), self.get_bit_depth())
         whole.save_to(path, format, codec, metadata, bit_depth, crf, color_space)
+
+
+def selected(video: VideoInput, indices: range | Sequence[int]) -> VideoInput:
+    """Return a video of the frames at ascending indices: a part of a file by time where they are at known times."""
+    if isinstance(video, VideoFromFile) and isinstance(indices, range):
+        part = video.part_at(indices)
+        if part is not None:
+            return part
+    return SelectedFrames(video, indices)
 
 
 def _audio_of(parts: VideoComponents, frames: range) -> Audio | None:
@@ -61,16 +71,3 @@ def _audio_of(parts: VideoComponents, frames: range) -> Audio | None:
     per_frame = parts.audio["sample_rate"] / Fraction(parts.frame_rate)
     start, end = round(frames.start * per_frame), round(frames.stop * per_frame)
     return {**parts.audio, "waveform": parts.audio["waveform"][..., start:end]}
-
-
-def num_frames_of(video: VideoInput) -> int:
-    """Return the number of a video's frames: what its file declares, else by decoding it.
-
-    Raises BadMedia for a file without video.
-    """
-    if isinstance(video, VideoFromFile):
-        with opened_for_reading(video.get_stream_source()) as container:
-            stream = video_stream_of(container)
-            if stream.frames > 0:
-                return int(stream.frames)
-    return int(video.get_components().images.shape[0])

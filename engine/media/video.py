@@ -11,7 +11,7 @@ import json
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
@@ -110,6 +110,21 @@ class VideoInput(ABC):
         components = self.get_components()
         return float(components.images.shape[0] / components.frame_rate)
 
+    def get_frame_count(self) -> int:
+        """Return the number of frames."""
+        return int(self.get_components().images.shape[0])
+
+    def get_frame_rate(self) -> Fraction:
+        """Return the frames a second."""
+        return Fraction(self.get_components().frame_rate)
+
+    def components_at(self, indices: Sequence[int]) -> VideoComponents:
+        """Return the images at ascending indices, those that there are; for a range with the whole audio."""
+        parts = self.get_components()
+        num_frames = parts.images.shape[0]
+        images = parts.images[[index for index in indices if index < num_frames]]
+        return replace(parts, images=images, audio=parts.audio if isinstance(indices, range) else None)
+
     def get_container_format(self) -> str:
         """Return FFmpeg's name of the container, or several separated by commas."""
         return video_files.container_format(self.get_stream_source())
@@ -169,6 +184,35 @@ class VideoFromFile(VideoInput):
         left = min(whole, -start) if start < 0 else whole - start
         return min(self._duration, left) if self._duration else left
 
+    @property
+    def _is_whole(self) -> bool:
+        return not self._start_time and not self._duration
+
+    def get_frame_count(self) -> int:
+        """Return the number of frames: what the file declares, of a part by its time, else by decoding them."""
+        declared = video_files.num_frames(self._file)
+        if declared and not self._is_whole:
+            declared = min(declared, round(self.get_duration() * self.get_frame_rate()))
+        return declared or super().get_frame_count()
+
+    def get_frame_rate(self) -> Fraction:
+        return video_files.frame_rate(self._file)
+
+    def part_at(self, frames: range) -> VideoInput | None:
+        """Return the part of a range of frames, to be decoded alone; None where their times are not known."""
+        rate = video_files.regular_frame_rate(self._file)
+        if rate is None or not frames:
+            return None
+        return self.as_trimmed(float(frames.start / rate), float(len(frames) / rate), strict_duration=False)
+
+    def components_at(self, indices: Sequence[int]) -> VideoComponents:
+        """Return the images at ascending indices, those that there are; for a range with the whole audio.
+
+        No other image is held.
+        """
+        window = TimeWindow(*self.get_active_trim_window())
+        return _components_of(video_files.read_video(self._file, self._free_bytes(), check_cancelled, window, indices))
+
     def get_container_format(self) -> str:
         return video_files.container_format(self._file)
 
@@ -218,9 +262,8 @@ class VideoFromFile(VideoInput):
             raise ValueError(f"color_space: the video has other colours; got {color_space}, expected auto or {own}")
         wanted = format.value if isinstance(format, Enum) else format
         is_container = wanted == AUTO or FFMPEG_CONTAINERS.get(wanted, wanted) in found.split(",")
-        is_whole = not self._start_time and not self._duration
         is_same = (
-            is_whole
+            self._is_whole
             and crf is None
             and color_space is None
             and (bit_depth is None or bit_depth == self.get_bit_depth())

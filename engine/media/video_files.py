@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import islice
 from typing import Any, Protocol
 
 import torch
@@ -61,14 +62,17 @@ def read_video(
     max_bytes: int = sys.maxsize,
     check_cancelled: Callable[[], None] = lambda: None,
     window: TimeWindow = WHOLE,
+    indices: Sequence[int] | None = None,
 ) -> VideoContent:
     """Decode the first video stream and the first audio stream of a file, those parts of them in the window.
 
-    Raises BadMedia for a damaged file and one without video, and when it would take more than
-    `max_bytes` of memory.
+    With `indices`, which ascend, only the images at these are held, and audio is decoded for a range alone. Raises
+    BadMedia for a damaged file and one without video, and when it would take more than `max_bytes` of memory.
     """
     with opened_for_reading(source) as container:
-        content = _without_audio(container, max_bytes, check_cancelled, window)
+        content = _without_audio(container, max_bytes, check_cancelled, window, indices)
+    if not _has_audio(indices):
+        return content
     with opened_for_reading(source) as container:
         return _with_audio(content, container, max_bytes, check_cancelled, window)
 
@@ -83,18 +87,36 @@ def read_opened(
 
 
 def _without_audio(
-    container: Any, max_bytes: int, check_cancelled: Callable[[], None], window: TimeWindow
+    container: Any,
+    max_bytes: int,
+    check_cancelled: Callable[[], None],
+    window: TimeWindow,
+    indices: Sequence[int] | None = None,
 ) -> VideoContent:
     stream = video_stream_of(container)
-    check_declared_frames(
-        stream, max_bytes, window.num_frames(float(stream.average_rate or 0), int(stream.frames or 0))
-    )
-    for audio in container.streams.audio[:1] if window == WHOLE else ():
+    num_frames = window.num_frames(float(stream.average_rate or 0), int(stream.frames or 0))
+    check_declared_frames(stream, max_bytes, num_frames if indices is None else min(num_frames, len(indices)))
+    for audio in container.streams.audio[:1] if window == WHOLE and _has_audio(indices) else ():
         check_declared_audio(container, audio, max_bytes)
     window.seek(container, stream)
     frames = window.video_frames(container.decode(stream), stream)
+    if indices is not None:
+        frames = _at(frames, indices, check_cancelled)
     images = _images(frames, stream, max_bytes, check_cancelled)
     return VideoContent(images, None, 0, Fraction(stream.average_rate or 1), dict(container.metadata))
+
+
+def _has_audio(indices: Sequence[int] | None) -> bool:
+    return indices is None or isinstance(indices, range)
+
+
+def _at(frames: Iterator[Any], indices: Sequence[int], check_cancelled: Callable[[], None]) -> Iterator[Any]:
+    """Yield the decoded frames at ascending indices, those that there are; what lies behind the last is not decoded."""
+    kept = frozenset(indices)
+    for index, frame in enumerate(islice(frames, max(kept, default=-1) + 1)):
+        check_cancelled()
+        if index in kept:
+            yield frame
 
 
 def _images(frames: Iterable[Any], stream: Any, max_bytes: int, check_cancelled: Callable[[], None]) -> torch.Tensor:
@@ -172,6 +194,28 @@ def duration_seconds(source: Source) -> float:
             if num_frames:
                 return float(num_frames / stream.average_rate)
     raise BadMedia("no duration; expected a container or a video stream that declares one")
+
+
+def num_frames(source: Source) -> int:
+    """Return the number of frames as the container declares it, 0 where it does not."""
+    with opened_for_reading(source) as container:
+        return int(video_stream_of(container).frames or 0)
+
+
+def frame_rate(source: Source) -> Fraction:
+    """Return the mean frames a second, 1 where they are not known."""
+    with opened_for_reading(source) as container:
+        return Fraction(video_stream_of(container).average_rate or 1)
+
+
+def regular_frame_rate(source: Source) -> Fraction | None:
+    """Return the frames a second where frame n is at n / rate seconds, as finely as a time window needs; else None."""
+    with opened_for_reading(source) as container:
+        stream = video_stream_of(container)
+        rate = stream.average_rate
+        if not rate or stream.start_time or rate != stream.base_rate or rate * stream.time_base * 2 > 1:
+            return None
+        return Fraction(rate)
 
 
 def codec_name(source: Source) -> str | None:

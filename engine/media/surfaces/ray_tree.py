@@ -21,9 +21,7 @@ LAST_SPREAD = (2, 0x1249249249249249)
 LEAST = 1e-20
 RAYS_AT_ONCE = 1 << 18
 EVER = 1e30
-MAX_DESCENTS = (
-    1 << 31
-)  # searches times levels of a tree: hours of a core; 64 rays for 1024 x 1024 texels are fewer
+MAX_DESCENTS = 1 << 31  # searches times levels of a tree: hours of a core; 64 rays for 1024 x 1024 texels are fewer
 
 
 @dataclass(frozen=True, slots=True)

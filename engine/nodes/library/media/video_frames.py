@@ -7,7 +7,7 @@ from typing import Annotated
 import numpy as np
 
 from darkroom.contract.graph.facts import NodeFacts
-from darkroom.engine.media.selected_frames import SelectedFrames, num_frames_of
+from darkroom.engine.media.selected_frames import selected
 from darkroom.engine.nodes.base import Combo, Int, NodeContext, Out, node
 from darkroom.engine.nodes.sockets import VIDEO
 
@@ -51,7 +51,7 @@ def video_frame_sample(
     seed: Seed = 0,
 ) -> Video:
     """Take some frames of a video; frames that are no neighbours lose its audio."""
-    return SelectedFrames(video, sampled_indices(num_frames_of(video), num_frames, strategy, seed))
+    return selected(video, sampled_indices(video.get_frame_count(), num_frames, strategy, seed))
 
 
 @node("VideoTemporalCrop", display_name="Crop Video (Temporal)", category="video/transform", python_module=MODULE,
@@ -64,20 +64,20 @@ def video_temporal_crop(
     length: Length = 16,
 ) -> Video:
     """Take neighbouring frames of a video, with the audio of that time. A start behind its end is its last frame."""
-    num_frames = num_frames_of(video)
+    num_frames = video.get_frame_count()
     start = min(start_frame, max(num_frames - 1, 0))
-    return SelectedFrames(video, range(start, min(start + length, num_frames)))
+    return selected(video, range(start, min(start + length, num_frames)))
 
 
 @node("VideoRandomTemporalCrop", display_name="Crop Video (Temporal Random)", category="video/transform",
       python_module=MODULE, experimental=True, facts=NodeFacts(cuts="length"), comfyui_version=VERSION)  # fmt: skip
 def video_random_temporal_crop(context: NodeContext, *, video: VIDEO, length: Length = 16, seed: Seed = 0) -> Video:
     """Take neighbouring frames of a video from a random one on, with the audio of that time."""
-    num_frames = num_frames_of(video)
+    num_frames = video.get_frame_count()
     length = min(length, num_frames)
     random = np.random.RandomState(seed % NUMPY_SEEDS)
     start = int(random.randint(0, num_frames - length + 1)) if num_frames > length else 0
-    return SelectedFrames(video, range(start, start + length))
+    return selected(video, range(start, start + length))
 
 
 NODES = (video_frame_sample, video_temporal_crop, video_random_temporal_crop)

@@ -6,10 +6,13 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import av
+import numpy as np
 import pytest
 import torch
 
-from darkroom.engine.media.selected_frames import SelectedFrames, num_frames_of
+from darkroom.engine.media.opened import BadMedia
+from darkroom.engine.media.selected_frames import SelectedFrames, selected
 from darkroom.engine.media.video import VideoComponents, VideoFromComponents, VideoFromFile
 from darkroom.engine.nodes.library.media.video_frames import (
     sampled_indices,
@@ -68,10 +71,61 @@ def test_frames_of_a_file_are_counted_and_saved(tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     video().save_to(str(path))
     source = VideoFromFile(path)
-    assert num_frames_of(source) == 10
+    assert source.get_frame_count() == 10
     part = SelectedFrames(source, range(4, 7))
     assert part.get_dimensions() == (32, 32)
     part.save_to(str(tmp_path / "b.mp4"))
     saved = VideoFromFile(tmp_path / "b.mp4").get_components()
     assert saved.images.shape[0] == 3 and saved.frame_rate == 5 and saved.audio is not None
     assert [round(float(value) * 16) for value in saved.images[:, 16, 16].mean(-1)] == [4, 5, 6]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "a.mp4"
+    video().save_to(str(path))
+    return path
+
+
+def test_frames_of_a_file_take_the_memory_of_those_frames(tmp_path: Path) -> None:
+    """Room for seven of ten frames of 128x128 px."""
+    large = torch.nn.functional.interpolate(video().get_components().images.movedim(-1, 1), scale_factor=4)
+    path = tmp_path / "large.mp4"
+    VideoFromComponents(VideoComponents(large.movedim(1, -1), Fraction(5))).save_to(str(path))
+    source = VideoFromFile(path, lambda: 7 * 128 * 128 * 28)
+    with pytest.raises(BadMedia, match="too large"):
+        source.get_components()
+    spread = video_frame_sample(context, video=source, num_frames=4, strategy="uniform", seed=0)
+    assert frames_of_file(spread) == [0, 3, 6, 9]
+    assert frames_of_file(video_frame_sample(context, video=source, num_frames=3, strategy="tail", seed=0)) == [7, 8, 9]
+
+
+def test_neighbours_in_a_file_are_a_part_by_time_that_can_be_cropped_again(file: Path) -> None:
+    part = video_temporal_crop(context, video=VideoFromFile(file), start_frame=3, length=5)
+    assert isinstance(part, VideoFromFile)
+    assert part.get_frame_count() == 5
+    assert frames_of_file(part) == [3, 4, 5, 6, 7]
+    audio = part.get_components().audio
+    assert audio is not None and audio["waveform"].shape[-1] == 5 * 1600
+    inner = video_temporal_crop(context, video=part, start_frame=3, length=9)
+    assert frames_of_file(inner) == [6, 7]
+    assert frames_of_file(video_frame_sample(context, video=part, num_frames=2, strategy="uniform", seed=0)) == [3, 7]
+
+
+def test_frames_at_unknown_times_are_taken_by_their_indices(tmp_path: Path) -> None:
+    """Frames of AVI are as far apart as its clock ticks: a time between two of them has no place in it."""
+    path = tmp_path / "a.avi"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mjpeg", rate=5)
+        stream.width, stream.height, stream.pix_fmt = 32, 32, "yuvj420p"
+        for value in range(10):
+            frame = av.VideoFrame.from_ndarray(np.full((32, 32, 3), value * 16, np.uint8), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    made = selected(VideoFromFile(path), range(4, 7))
+    assert isinstance(made, SelectedFrames)
+    assert frames_of_file(made) == [4, 5, 6]
+
+
+def frames_of_file(made: Any) -> list[int]:
+    return [round(float(value) * 16) for value in made.get_components().images[:, 16, 16].mean(-1)]
