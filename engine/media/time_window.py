@@ -27,7 +27,10 @@ class TimeWindow:
 
     def num_frames(self, rate: float, of: int) -> int:
         """Return the number of frames in the part of a video that has `of` frames, at most."""
-        return min(of, math.ceil(self.duration_seconds * rate) + 1) if self.duration_seconds and rate else of
+        if not rate:
+            return of
+        left = max(of - math.floor(self.start_seconds * rate), 0)
+        return min(left, math.ceil(self.duration_seconds * rate) + 1) if self.duration_seconds else left
 
     def video_frames(self, frames: Iterator[Any], stream: Any) -> Iterator[Any]:
         """Yield the decoded frames whose time is in the part."""

@@ -251,3 +251,4 @@ def test_a_short_part_of_a_long_video_needs_the_memory_of_the_part(mp4: Path) ->
     with pytest.raises(BadMedia, match="too large"):
         VideoFromFile(mp4, lambda: room).get_components()
     assert len(VideoFromFile(mp4, lambda: room, start_time=0.25, duration=0.25).get_components().images) == 2
+    assert len(VideoFromFile(mp4, lambda: room, start_time=0.75).get_components().images) == 2
