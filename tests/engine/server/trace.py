@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,13 @@ def requests(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [entry for entry in entries if entry["dir"] == "http"]
 
 
-RECORDED_FLAGS = ("supports_preview_metadata", "max_upload_size")
+LATER_FLAGS: Mapping[str, Any] = {
+    "supports_model_type_tags": True,
+    "extension": {"manager": {"supports_v4": True}},
+    "node_replacements": True,
+    "assets": False,
+}
+"""Features that ComfyUI reports since the release of the recordings."""
 
 
 def comparable(entries: list[dict[str, Any]]) -> list[Any]:
@@ -50,8 +56,8 @@ def comparable(entries: list[dict[str, Any]]) -> list[Any]:
             continue
         kind, data = entry["json"]["type"], entry["json"]["data"]
         current = data.get("prompt_id", current)
-        if kind == "feature_flags":  # those that later releases added are left out
-            data = {name: data[name] for name in RECORDED_FLAGS}
+        if kind == "feature_flags":
+            data = {name: flag for name, flag in data.items() if name not in LATER_FLAGS or flag != LATER_FLAGS[name]}
         if kind == "status" or (current in interrupted and _is_step(kind, data)):
             continue
         shown.append((kind, _plain(data, ids)))

@@ -25,20 +25,26 @@ from tests.worker.running_front import running_front
 
 
 async def darkroom(*arguments: str, **environment: str) -> tuple[int, str, str]:
-    return await ended(
-        [sys.executable, "-c", "from darkroom.worker.cli.main import main; main()", *arguments], **environment
-    )
+    return await ended(command_line(*arguments), **environment)
+
+
+def command_line(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", "from darkroom.worker.cli.main import main; main()", *arguments]
 
 
 async def ended(command: list[str], **environment: str) -> tuple[int, str, str]:
-    process = await asyncio.create_subprocess_exec(
+    process = await started(command, **environment)
+    stdout, stderr = await process.communicate()
+    return process.returncode or 0, stdout.decode(), stderr.decode()
+
+
+async def started(command: list[str], **environment: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
         *command,
         env={**os.environ, **environment},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    stdout, stderr = await process.communicate()
-    return process.returncode or 0, stdout.decode(), stderr.decode()
 
 
 async def test_every_command_is_listed() -> None:
@@ -240,10 +246,14 @@ async def test_jobs_are_listed_watched_and_cancelled(tmp_path: Path) -> None:
         at = ("--url", front.url)
         listed = await invoked("jobs", "ls", *at)
         assert (listed.exit_code, last_line(listed).split()[:2]) == (0, ["long", "generating"]), listed.output
-        watching = asyncio.create_task(darkroom("jobs", "watch", "long", *at))  # the runner serves one at a time
+        watching = await started(command_line("jobs", "watch", "long", *at))  # the runner serves one at a time
+        assert watching.stdout is not None
+        assert (await watching.stdout.readline()).split()[0] == b"generating"
         assert last_line(await invoked("jobs", "cancel", "long", *at)) == "long  cancelled"
-        code, watched, _ = await watching
-        assert code == 1 and "cancelled" in watched  # perhaps behind a line of before
+        watched, _ = await watching.communicate()
+        assert (watching.returncode, watched.splitlines()[-1].split()[0]) == (1, b"cancelled")
+        late = await invoked("jobs", "watch", "long", *at)
+        assert (late.exit_code, last_line(late).split()[0]) == (1, "cancelled")
         assert (await invoked("jobs", "cancel", "none", *at)).exit_code == 1
         assert last_line(await invoked("jobs", "ls", *at)).split()[:2] == ["long", "cancelled"]
         assert "No jobs" in (await invoked("jobs", "ls", "--state", "completed", *at)).output
