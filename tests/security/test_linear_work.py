@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -76,10 +76,12 @@ OBJECT_INFO: Json = {
 
 
 def seconds_of(work: Callable[[], object], times: int) -> float:
-    """Processor seconds of this thread for some work, the least of a few; what is refused has been examined."""
+    """Processor seconds of this thread for some work, the least of a few; what is refused has been examined.
+
+    The collector is off meanwhile. No collection comes before: in a run of all tests it alone takes seconds.
+    """
     measured = []
     for _ in range(times):
-        gc.collect()
         gc.disable()
         try:
             began = time.thread_time()
@@ -109,12 +111,7 @@ def work_on_page(document: Json) -> None:
             work()
 
 
-def every_other(kinds: Collection[str]) -> list[Any]:
-    """Return the kinds as parameters of which every other one is for the slow run: each takes seconds."""
-    return [pytest.param(kind, marks=pytest.mark.slow) if index % 2 else kind for index, kind in enumerate(kinds)]
-
-
-@pytest.mark.parametrize("kind", every_other(PAGES))
+@pytest.mark.parametrize("kind", PAGES)
 def test_reading_a_page_costs_what_its_size_does(kind: str) -> None:
     make, num = PAGES[kind]
     assert grows_with(make, num, work_on_page)
@@ -226,7 +223,7 @@ def work_on_prompt(prompt: Json) -> None:
         done()
 
 
-@pytest.mark.parametrize("kind", every_other(PROMPTS))
+@pytest.mark.parametrize("kind", PROMPTS)
 def test_checking_a_prompt_costs_what_its_size_does(kind: str) -> None:
     make, num = PROMPTS[kind]
     assert grows_with(make, num, work_on_prompt)

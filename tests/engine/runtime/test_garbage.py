@@ -28,8 +28,8 @@ class Value:
 def thresholds() -> Iterator[tuple[int, int, int]]:
     before = gc.get_threshold()
     yield before
-    gc.unfreeze()
     gc.set_threshold(*before)
+    gc.freeze()  # all tests were (`tests/conftest.py`): each later collection of this process would walk them
 
 
 def test_taking_over_and_giving_back(thresholds: tuple[int, int, int]) -> None:
