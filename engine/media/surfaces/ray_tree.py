@@ -117,8 +117,8 @@ class RayTree:
         active, nodes, turns = _all_at_root(len(origins))
         while len(active):
             cancel.check()
-            low, high, apart = self._nodes.index_select(0, nodes).split(3, dim=1)
-            origin, slope, direction = rays_of.index_select(0, active).split(3, dim=1)
+            low, high, apart = self._nodes.index_select(0, nodes).chunk(3, dim=1)
+            origin, slope, direction = rays_of.index_select(0, active).chunk(3, dim=1)
             to_low, to_high = (low - origin) * slope, (high - origin) * slope
             enter = torch.minimum(to_low, to_high).amax(1).clamp(min=near)
             enters = (enter <= torch.maximum(to_low, to_high).amin(1)) & (enter < best.index_select(0, active))
@@ -145,7 +145,7 @@ class RayTree:
         active, nodes, turns = _all_at_root(len(points))
         while len(active):
             cancel.check()
-            low, high, apart = self._nodes.index_select(0, nodes).split(3, dim=1)
+            low, high, apart = self._nodes.index_select(0, nodes).chunk(3, dim=1)
             own = points.index_select(0, active)
             outside = (low - own).clamp(min=0) + (own - high).clamp(min=0)
             enters = outside.square().sum(1) < best.index_select(0, active)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 from darkroom.contract.graph.facts import NodeFacts
-from darkroom.contract.graph.loops import MAX_ITERATIONS, FoundLoops, LoopNodes, iterations_of, literal_number
+from darkroom.contract.graph.loops import MAX_ITERATIONS, LoopNodes, iterations_of, literal_number
 from darkroom.contract.graph.prompt import Node, is_link
 from darkroom.contract.graph.spec import ValueDict
 from darkroom.engine.nodes.base import (
@@ -116,14 +116,12 @@ def start_loop(
 
 def _nodes_of_body(loop: LoopNodes) -> float:
     """Return the nodes that one iteration adds to a run, with those of loops within it whose length is a literal."""
-
-    def count(start: str) -> float:
-        number = iterations_of(loop.body[start].inputs, literal_number)
-        return 1.0 if number is None else number
-
-    within = FoundLoops(loop.inner, {})
-    repeated = {node_id for inner in loop.inner.values() for node_id in inner.body}
-    return len(loop.body) + sum(within.times(node_id, count) for node_id in repeated)
+    repeats: dict[str, float] = {}
+    for inner in loop.inner.values():
+        number = iterations_of(loop.body[inner.start].inputs, literal_number)
+        for node_id in inner.body:
+            repeats[node_id] = repeats.get(node_id, 1.0) * (1.0 if number is None else number)
+    return len(loop.body) + sum(repeats.values())
 
 
 def _indexes_of(mode: Mapping[str, Any]) -> Sequence[int]:
