@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -232,11 +232,9 @@ def plain_layers(width: int, inner: int) -> nn.Sequential:
 class DoubleBlockLayers(nn.Module):
     """A block of two streams without the layers that make its modulations.
 
-    `feed_forward` makes the feed-forward layers of a stream from its width and theirs. With `is_image_first` the
-    tokens of the image come before those of the text, in the places and the mask too.
+    `feed_forward` makes the feed-forward layers of a stream from its width and theirs. The tokens of the text come
+    before those of the image, in the places and the mask too.
     """
-
-    is_image_first: ClassVar[bool] = False
 
     def __init__(
         self, config: BlockConfig, *, bias: bool = True, feed_forward: Callable[[int, int], nn.Module] = plain_layers
@@ -268,7 +266,7 @@ class DoubleBlockLayers(nn.Module):
         (img_first, img_second), (txt_first, txt_second) = self.modulations(vec)
         image = self.img_attn, self.img_attn(self.adaptive_norm(img, img_first[1], img_first[0]))
         text = self.txt_attn, self.txt_attn(self.adaptive_norm(txt, txt_first[1], txt_first[0]))
-        streams = (image, text) if self.is_image_first else (text, image)
+        streams = (text, image)
         q, k = self.rotary_heads(
             [(heads[0], layers.norm.query_norm) for layers, heads in streams],
             [(heads[1], layers.norm.key_norm) for layers, heads in streams],
@@ -278,11 +276,9 @@ class DoubleBlockLayers(nn.Module):
         attended = optimized_attention(
             q, k, v, q.shape[1], skip_reshape=True, mask=attn_mask, transformer_options=transformer_options
         )
-        num_first = streams[0][1][0].shape[2]
-        image_tokens = (0, num_first) if self.is_image_first else (num_first, attended.shape[1])
-        attended = output_patched(attended, image_tokens, transformer_options)
-        first, second = attended[:, :num_first], attended[:, num_first:]
-        to_img, to_txt = (first, second) if self.is_image_first else (second, first)
+        num_text = txt.shape[1]
+        attended = output_patched(attended, (num_text, attended.shape[1]), transformer_options)
+        to_txt, to_img = attended[:, :num_text], attended[:, num_text:]
         img, normed = self.residual_norm(img, self.img_attn.proj(to_img), img_first[2], img_second[1], img_second[0])
         img = self.residual(img, self.img_mlp(normed), img_second[2])
         txt, normed = self.residual_norm(txt, self.txt_attn.proj(to_txt), txt_first[2], txt_second[1], txt_second[0])

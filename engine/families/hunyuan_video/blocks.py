@@ -1,4 +1,4 @@
-"""Flux.1's blocks with the tokens of the image or video before those of the text.
+"""Flux.1's blocks with a modulation for each part of a stream.
 
 Parts of a stream may have modulations of their own, as the first frame of a video does whose time is another one's. `B`
 batch, `N` vectors, `T` tokens, `D` width.
@@ -42,8 +42,6 @@ def spread(modulations: Sequence[Modulation], spans: Spans | None, num_tokens: i
 
 class HunyuanVideoDoubleBlock(DoubleBlockLayers):
     """A block of two streams, modulated by a vector [B, D], or by one for each part of a stream [B, N, D]."""
-
-    is_image_first = True
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__(config)

@@ -15,7 +15,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from darkroom.engine.families.flux.transformer import HEAD_WIDTH, TIME_FACTOR, TIME_WIDTH, Embedder, FinalLayer
+from darkroom.engine.families.flux.transformer import (
+    HEAD_WIDTH,
+    IMAGE_SPAN,
+    TIME_FACTOR,
+    TIME_WIDTH,
+    Embedder,
+    FinalLayer,
+)
 from darkroom.engine.families.hunyuan_video.blocks import (
     HunyuanVideoDoubleBlock,
     HunyuanVideoSingleBlock,
@@ -200,7 +207,7 @@ class HunyuanVideoTransformer(nn.Module):
         if self.config.glyph_width and txt_byt5 is not None:
             text = torch.cat([text, self.byt5_in(txt_byt5)], dim=1)
         out = self._blocks(tokens, text, vec, spans, places, _mask_of_all(mask, tokens, text), control, options)
-        drawn = self.final_layer(out[:, tokens.shape[1] - num_own : tokens.shape[1]], vec, spans)
+        drawn = self.final_layer(out[:, out.shape[1] - num_own :], vec, spans)
         latent = self._latent_of(drawn, padded)
         for axis, size in enumerate(x.shape[2:], start=2):
             latent = latent.narrow(axis, 0, size)
@@ -298,11 +305,11 @@ class HunyuanVideoTransformer(nn.Module):
     ) -> torch.Tensor:
         """Return all tokens after all blocks, or after what custom nodes have put in their places."""
         nowhere = places.new_zeros(txt.shape[0], txt.shape[1], places.shape[-1])
-        pe = rotations(torch.cat([places, nowhere], dim=1), self.config.axes, THETA)
+        pe = rotations(torch.cat([nowhere, places], dim=1), self.config.axes, THETA)
         shared = {"vec": vec, "pe": pe, "attention_mask": mask, "transformer_options": options}
         spans_of_text = None if spans is None else [(0, None, 1)]
         replaced = options.get("patches_replace", {}).get("dit", {})
-        num_tokens = img.shape[1]
+        num_text = txt.shape[1]
         for index, block in enumerate(self.double_blocks):
             run = double_function(block)
             args = {
@@ -315,13 +322,16 @@ class HunyuanVideoTransformer(nn.Module):
             replacement = replaced.get(("double_block", index))
             out = run(args) if replacement is None else replacement(args, {"original_block": run})
             img, txt = _added(out["img"], control, "input", index), out["txt"]
-        x = torch.cat([finite(img), txt], dim=1)
+        x = torch.cat([txt, finite(img)], dim=1)
+        shared["transformer_options"] = {**options, IMAGE_SPAN: (num_text, x.shape[1])}
         for index, block in enumerate(self.single_blocks):
             run = single_function(block)
+            # The first frame's part begins with the text's tokens here, as in ComfyUI since 2026: a workflow draws the
+            # same, though the networks were trained with it at the image's.
             args = {"img": x, "modulation_dims": spans, **shared}
             replacement = replaced.get(("single_block", index))
             out = run(args) if replacement is None else replacement(args, {"original_block": run})
-            x = torch.cat([_added(out["img"][:, :num_tokens], control, "output", index), out["img"][:, num_tokens:]], 1)
+            x = torch.cat([out["img"][:, :num_text], _added(out["img"][:, num_text:], control, "output", index)], 1)
         return x
 
 
@@ -350,10 +360,10 @@ def additive_mask(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor
 
 
 def _mask_of_all(mask: torch.Tensor | None, img: torch.Tensor, txt: torch.Tensor) -> torch.Tensor | None:
-    """Return the mask [B, 1, tokens] of the image's tokens and the text's, of which those to draw are read."""
+    """Return the mask [B, 1, tokens] of the text's tokens and the image's; the text to draw is read."""
     if mask is None:
         return None
-    return functional.pad(mask, (img.shape[1], txt.shape[1] - mask.shape[1]))[:, None]
+    return functional.pad(mask, (0, txt.shape[1] - mask.shape[1] + img.shape[1]))[:, None]
 
 
 def _added(img: torch.Tensor, control: Control | None, place: str, index: int) -> torch.Tensor:

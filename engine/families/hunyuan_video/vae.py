@@ -1,12 +1,14 @@
 """The 3-D autoencoder of HunyuanVideo (Kong et al. 2024, arXiv 2412.03603, section 4.1), of any width.
 
 Videos `[B, 3, F, H, W]` in -1..1 of 1 + 4n frames, latents `[B, C, 1 + n, H/8, W/8]` unscaled; an image is a video of
-one frame. A video passes through as a whole: norms and attention see all of its frames. Module names are those that
-ComfyUI gives the checkpoints.
+one frame. A video passes through the levels in pieces, as in ComfyUI since 2026: norms see the frames of a piece, the
+convolutions also those before it. The middle alone, whose attention is over all cells, has the whole video. Names of
+modules are those that ComfyUI gives the checkpoints.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -14,11 +16,14 @@ from torch import nn
 from torch.nn import functional
 
 from darkroom.engine.families.hunyuan_video.image_refiner_vae import FRAMES_BEFORE, FramesAttention
+from darkroom.engine.layers.frame_memory import FrameMemory
 
-# Bytes of working memory per pixel of a video and byte of the dtype, of the 128-channel network (ComfyUI's).
-ENCODE_BYTES_PER_PIXEL, DECODE_BYTES_PER_PIXEL = 900, 1500
+# Bytes of working memory per pixel of a piece's frames and byte of the dtype, of the 128-channel network (ComfyUI's).
+ENCODE_BYTES_PER_PIXEL, DECODE_BYTES_PER_PIXEL = 1400, 2800
 MEASURED_CHANNELS = 128
 FRAMES_RATIO = 4
+LATENT_FRAMES_AT_ONCE = 2
+FRAMES_AT_ONCE = LATENT_FRAMES_AT_ONCE * FRAMES_RATIO
 NUM_TIME_LEVELS = 2  # the smallest ones, each of which halves the number of frames
 
 
@@ -47,8 +52,17 @@ class RepeatedEdgeConv3d(nn.Module):
         self.is_point = kernel == 1
         self.conv = nn.Conv3d(in_channels, out_channels, kernel, stride=stride)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        padded = x if self.is_point else functional.pad(x, (1, 1, 1, 1, FRAMES_BEFORE, 0), mode="replicate")
+    def forward(self, x: torch.Tensor, memory: FrameMemory | None = None) -> torch.Tensor:
+        """Return frames [B, C, F, h, w]. A layer without `memory` has a whole video, or starts one."""
+        if self.is_point:
+            flat: torch.Tensor = self.conv(x)
+            return flat
+        before = None if memory is None else memory.of(self)
+        padded = functional.pad(x, (1, 1, 1, 1, FRAMES_BEFORE if before is None else 0, 0), mode="replicate")
+        if before is not None:
+            padded = torch.cat([before, padded], dim=2)
+        if memory is not None:
+            memory.keep(self, padded[:, :, -FRAMES_BEFORE:])
         out: torch.Tensor = self.conv(padded)
         return out
 
@@ -61,9 +75,9 @@ class VideoResnetBlock(nn.Module):
         changes_width = in_channels != channels
         self.nin_shortcut = RepeatedEdgeConv3d(in_channels, channels, 1) if changes_width else nn.Identity()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.conv1(functional.silu(self.norm1(x)))
-        h = self.conv2(functional.silu(self.norm2(h)))
+    def forward(self, x: torch.Tensor, memory: FrameMemory | None = None) -> torch.Tensor:
+        h = self.conv1(functional.silu(self.norm1(x)), memory)
+        h = self.conv2(functional.silu(self.norm2(h)), memory)
         out: torch.Tensor = self.nin_shortcut(x) + h
         return out
 
@@ -84,26 +98,29 @@ class VideoDownsample(nn.Module):
         super().__init__()
         self.conv = RepeatedEdgeConv3d(channels, channels, stride=(2 if halves_time else 1, 2, 2))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.conv(x)
+    def forward(self, x: torch.Tensor, memory: FrameMemory) -> torch.Tensor:
+        out: torch.Tensor = self.conv(x, memory)
         return out
 
 
 class VideoUpsample(nn.Module):
-    """Twice as many cells along each side, and with `doubles_time` twice as many frames behind the first one."""
+    """Twice as many cells along each side, and with `doubles_time` twice as many frames behind a video's first one."""
 
     def __init__(self, channels: int, *, doubles_time: bool) -> None:
         super().__init__()
         self.doubles_time = doubles_time
         self.conv = RepeatedEdgeConv3d(channels, channels)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        first, others = x[:, :, :1], x[:, :, 1:]
-        parts = [functional.interpolate(first, scale_factor=(1.0, 2.0, 2.0), mode="nearest")]
-        if others.shape[2]:
-            frames = 2.0 if self.doubles_time else 1.0
-            parts.append(functional.interpolate(others, scale_factor=(frames, 2.0, 2.0), mode="nearest"))
-        out: torch.Tensor = self.conv(torch.cat(parts, dim=2))
+    def forward(self, x: torch.Tensor, memory: FrameMemory) -> torch.Tensor:
+        num_single = 1 if memory.of(self.conv) is None else 0
+        first, others = x[:, :, :num_single], x[:, :, num_single:]
+        frames = 2.0 if self.doubles_time else 1.0
+        parts = [
+            functional.interpolate(part, scale_factor=(ratio, 2.0, 2.0), mode="nearest")
+            for part, ratio in ((first, 1.0), (others, frames))
+            if part.shape[2]
+        ]
+        out: torch.Tensor = self.conv(torch.cat(parts, dim=2), memory)
         return out
 
 
@@ -122,10 +139,10 @@ class VideoLevel(nn.Module):
         self.add_module(name, layer)
         return self
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, memory: FrameMemory) -> torch.Tensor:
         for block in self.block:
-            x = block(x)
-        return x if self.resize is None else self.get_submodule(self.resize)(x)
+            x = block(x, memory)
+        return x if self.resize is None else self.get_submodule(self.resize)(x, memory)
 
 
 class HunyuanVideoEncoder(nn.Module):
@@ -144,12 +161,21 @@ class HunyuanVideoEncoder(nn.Module):
         self.norm_out = nn.GroupNorm(32, last, eps=1e-6)
         self.conv_out = RepeatedEdgeConv3d(last, config.latent_channels * 2)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.conv_in(x)
-        for level in self.down:
-            x = level(x)
+    def forward(self, videos: torch.Tensor) -> torch.Tensor:
+        """Return the moments [B, 2C, 1 + n, h, w] of videos [B, 3, F, H, W]; frames beyond 1 + 4n are left out."""
+        memory = FrameMemory()
+        num_frames = 1 + (videos.shape[2] - 1) // FRAMES_RATIO * FRAMES_RATIO
+        ends = [1, *range(1 + FRAMES_AT_ONCE, num_frames, FRAMES_AT_ONCE)]
+        pieces = torch.tensor_split(videos[:, :, :num_frames], ends, dim=2) if num_frames > 1 else (videos[:, :, :1],)
+        x = torch.cat([self._levels(piece, memory) for piece in pieces], dim=2)
         out: torch.Tensor = self.conv_out(functional.silu(self.norm_out(self.mid(x))))
         return out
+
+    def _levels(self, piece: torch.Tensor, memory: FrameMemory) -> torch.Tensor:
+        piece = self.conv_in(piece, memory)
+        for level in self.down:
+            piece = level(piece, memory)
+        return piece
 
 
 class HunyuanVideoDecoder(nn.Module):
@@ -167,12 +193,14 @@ class HunyuanVideoDecoder(nn.Module):
         self.norm_out = nn.GroupNorm(32, levels[0], eps=1e-6)
         self.conv_out = RepeatedEdgeConv3d(levels[0], config.image_channels)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.mid(self.conv_in(x))
-        for level in reversed(self.up):
-            x = level(x)
-        out: torch.Tensor = self.conv_out(functional.silu(self.norm_out(x)))
-        return out
+    def pieces(self, latents: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield the frames of latents [B, C, f, h, w] in order: [B, 3, 5, H, W], then [B, 3, 8 or 4, H, W] each."""
+        memory = FrameMemory()
+        for piece in torch.split(self.mid(self.conv_in(latents)), LATENT_FRAMES_AT_ONCE, dim=2):
+            x = piece
+            for level in reversed(self.up):
+                x = level(x, memory)
+            yield self.conv_out(functional.silu(self.norm_out(x)), memory)
 
 
 class HunyuanVideoVae(nn.Module):
@@ -180,7 +208,6 @@ class HunyuanVideoVae(nn.Module):
 
     latent_dim = 3
     frames_ratio = FRAMES_RATIO
-    works_on_whole_videos = True
 
     def __init__(self, config: HunyuanVideoVaeConfig) -> None:
         super().__init__()
@@ -194,14 +221,14 @@ class HunyuanVideoVae(nn.Module):
 
     @property
     def encode_bytes_per_pixel(self) -> int:
-        """Bytes of working memory per pixel of each frame and byte of the dtype, for encoding."""
-        return ENCODE_BYTES_PER_PIXEL * self.config.level_channels[0] // MEASURED_CHANNELS
+        """Bytes of working memory per pixel of a frame and byte of the dtype, for encoding."""
+        return (1 + FRAMES_AT_ONCE) * ENCODE_BYTES_PER_PIXEL * self.config.level_channels[0] // MEASURED_CHANNELS
 
     @property
     def decode_bytes_per_cell(self) -> int:
-        """Bytes of working memory per latent cell of each frame and byte of the dtype, for decoding."""
+        """Bytes of working memory per latent cell of a frame and byte of the dtype, for decoding."""
         cell_px: int = self.downscale_ratio**2
-        return DECODE_BYTES_PER_PIXEL * cell_px * self.config.level_channels[0] // MEASURED_CHANNELS
+        return FRAMES_AT_ONCE * DECODE_BYTES_PER_PIXEL * cell_px * self.config.level_channels[0] // MEASURED_CHANNELS
 
     def encode(self, videos: torch.Tensor) -> torch.Tensor:
         """Return the mean of the posterior [B, C, 1 + n, h, w]."""
@@ -210,5 +237,8 @@ class HunyuanVideoVae(nn.Module):
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
         """Return the frames [B, 3, 1 + 4n, H, W] of latents [B, C, 1 + n, h, w]."""
-        videos: torch.Tensor = self.decoder(self.post_quant_conv(latents))
-        return videos
+        return torch.cat([*self.decoded_pieces(latents)], dim=2)
+
+    def decoded_pieces(self, latents: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield the frames of latents [B, C, 1 + n, h, w] in order: those of two latent frames at a time."""
+        yield from self.decoder.pieces(self.post_quant_conv(latents))

@@ -114,10 +114,23 @@ def test_streamed_frames_of_tiles_are_those_of_tiled_decoding(vae: VideoVae) -> 
     assert torch.equal(stream.whole(), vae.decode_tiled(latents, **sizes).flatten(0, 1))
 
 
+class WholeVideosVae(torch.nn.Module):
+    """HunyuanVideo's network without its decoding in pieces."""
+
+    latent_dim = 3
+    works_on_whole_videos = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        own = HunyuanVideoVae(HunyuanVideoVaeConfig((32, 32, 32, 32), blocks_per_level=1)).requires_grad_(False)
+        self.own, self.encode, self.decode = own, own.encode, own.decode
+        self.frames_ratio, self.downscale_ratio, self.latent_channels = 4, own.downscale_ratio, own.latent_channels
+        self.encode_bytes_per_pixel, self.decode_bytes_per_cell = 225, 24_000
+
+
 def whole_video_vae(memory: ModelMemory) -> VideoVae:
     torch.manual_seed(0)
-    network = HunyuanVideoVae(HunyuanVideoVaeConfig((32, 32, 32, 32), blocks_per_level=1)).requires_grad_(False)
-    made = vae_of(memory.keep("vae", network, role="vae"))
+    made = vae_of(memory.keep("vae", WholeVideosVae(), role="vae"))
     assert isinstance(made, VideoVae)
     return made
 
@@ -150,6 +163,16 @@ def test_a_long_video_is_decoded_at_once_only_where_a_device_has_the_memory_for_
     if stream is not None:
         assert max(len(piece) for piece in stream.pieces()) < 64
         assert torch.equal(stream.whole(), decoded.flatten(0, 1))
+
+
+def test_two_latent_frames_of_hunyuan_video_are_decoded_at_a_time() -> None:
+    torch.manual_seed(0)
+    network = HunyuanVideoVae(HunyuanVideoVaeConfig((32, 32, 32, 32), blocks_per_level=1)).requires_grad_(False)
+    latents = torch.randn(1, 16, 6, 2, 2)
+    assert [piece.shape[2] for piece in network.decoded_pieces(latents)] == [5, 8, 8]
+    assert [piece.shape[2] for piece in network.decoded_pieces(latents[:, :, :3])] == [5, 4]
+    assert network.encode(torch.rand(1, 3, 23, 16, 16)).shape == (1, 16, 6, 2, 2)  # frames beyond 1 + 4n are left out
+    assert network.encode(torch.rand(1, 3, 3, 16, 16)).shape == (1, 16, 1, 2, 2)
 
 
 @pytest.mark.parametrize("family", ["wan", "wan22", "ltx_video", "mochi", "cosmos1"])
