@@ -51,12 +51,9 @@ def prepare(
         path, _, attribute = name.rpartition(".")
         layer = network.get_submodule(path)
         sources = list(_sources(item))
-        linear_type = file.linear_type(sources[0]) if isinstance(layer, nn.Linear) else None
         packed = next((file.packed[source] for source in sources if source in file.packed), None)
         if packed is None:
             plain[name] = item
-            if linear_type is not None:
-                types[name] = linear_type
         elif isinstance(item, str) and attribute == "weight" and _can_pack(layer, packed):
             own = _pack(file, layer, packed, name)
             plain |= own

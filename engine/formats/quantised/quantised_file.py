@@ -19,9 +19,8 @@ from darkroom.engine.formats.weight_file import WeightFile
 class QuantisedFile:
     """A file with the tensors `packed` (name of the values -> how they are stored).
 
-    Codes and scales have no names of their own here, neither have the tensors `hidden`. `linear_types` gives the type
-    that all weights and biases of linear layers behind a prefix are stored in, whatever the file's. `label` describes
-    the file in errors.
+    Codes and scales have no names of their own here, neither have the tensors `hidden`. `label` describes the file in
+    errors.
     """
 
     def __init__(
@@ -30,7 +29,6 @@ class QuantisedFile:
         packed: Mapping[str, PackedTensor],
         *,
         hidden: frozenset[str] = frozenset(),
-        linear_types: Mapping[str, torch.dtype] | None = None,
         label: str = "",
     ) -> None:
         self.file = file
@@ -38,7 +36,6 @@ class QuantisedFile:
         self.path = file.path
         self.metadata = file.metadata
         self.packed = dict(packed)
-        self.linear_types = dict(linear_types or {})
         parts = {part for item in packed.values() for part in item.parts()}
         self.tensors: dict[str, TensorPlace] = {
             name: place for name, place in file.tensors.items() if name not in parts and name not in hidden
@@ -62,7 +59,3 @@ class QuantisedFile:
         scales = {buffer: self.file.tensor(part) for buffer, part in item.scales.items()}
         packing.unpack(codes if item.stored is None else codes.to(item.stored), scales, values)
         return values
-
-    def linear_type(self, name: str) -> torch.dtype | None:
-        """Return the type that the tensor of that name is stored in as a linear layer's, None the usual one."""
-        return next((dtype for prefix, dtype in self.linear_types.items() if name.startswith(prefix)), None)

@@ -1,8 +1,8 @@
 """ComfyUI's scaled float8: a tensor `scaled_fp8` marks the file, linear layers have a `scale_weight` beside `weight`.
 
-A weight is its float8 number times the scale. The type of the marker is that of all weights and biases of linear layers
-(float32 stands for float8_e4m3fn); what a file has in another type is rounded to it. `scale_input` is for multiplying
-float8 matrices, which is not done here.
+A weight is its float8 number times the scale. The type of the marker is that of the scaled weights (float32 stands for
+float8_e4m3fn); biases and weights without a scale keep the file's own, as in ComfyUI since 2026. `scale_input` is for
+multiplying float8 matrices, which is not done here.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def scaled_float8(file: WeightFile) -> QuantisedFile | None:
         if kind == SCALE and weight in file.tensors:
             packing = ScaledFloat8Packing(torch.Size(file.tensors[weight].shape))
             packed[weight] = PackedTensor(packing, weight, numbers={SCALE: name}, stored=dtype)
-    return QuantisedFile(file, packed, hidden=frozenset(hidden), linear_types=types)
+    return QuantisedFile(file, packed, hidden=frozenset(hidden))
 
 
 def _stored(marked: torch.dtype) -> torch.dtype:
