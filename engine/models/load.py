@@ -180,9 +180,8 @@ def unet_of(file: WeightFile, types: LoadTypes) -> LoadedDenoiser:
     try:
         found = registry.recognise(TensorIndex(file.shapes, file.metadata))
         family = found.family
-        unet, computed = _denoiser(
-            _empty(file, family.denoiser, found.match.names, types.of(family).unet), types.of(family)
-        )
+        own = _without_float8_beside_packed(file, types.of(family))
+        unet, computed = _denoiser(_empty(file, family.denoiser, found.match.names, own.unet), own)
         parameterisation = family.parameterise(found.match, file)
     except NotRecognised as error:
         raise BadModelFile(file.path.name, _described(error, file), f"the network of {registry.labels()}") from error
@@ -245,6 +244,15 @@ def _denoiser(empty: _EmptyNetwork, types: LoadTypes) -> tuple[object, torch.dty
     network = empty.filled(types.to, keep=keep)
     is_cast = has_packed_weights(network) or any(weight.dtype in FLOAT8 for weight in network.parameters())
     return network, types.unet_computed or (types.unet if is_cast else None)
+
+
+def _without_float8_beside_packed(file: WeightFile, types: LoadTypes) -> LoadTypes:
+    """Return types that a quantised file is read in: what it has beside packed weights is not made float8.
+
+    As in ComfyUI since 2026, whatever type the loader was asked to store a network in.
+    """
+    is_left = isinstance(file, QuantisedFile) and types.unet in FLOAT8 and types.unet_computed is not None
+    return replace(types, unet=types.unet_computed) if is_left else types
 
 
 def _is_too_large(file: WeightFile, names: Names, types: LoadTypes) -> bool:
