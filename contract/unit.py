@@ -1,6 +1,6 @@
 """The unit of work: 100 is one image of the engine's default family, 512x512 pixels in 20 guided steps.
 
-Requests are counted in it (`contract/graph/work.py`), and the start-up benchmark measures it. It is fixed, so that
+Requests are counted in it (`contract/graph/cost.py`), and the start-up benchmark measures it. It is fixed, so that
 figures of different machines and times compare.
 """
 

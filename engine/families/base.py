@@ -263,7 +263,7 @@ class Defaults:
     was trained with; `width` and `height` are those of an image of as many cells.
     `tflop` is the work of one pass of the full network over one item of these sizes, in 10^12 operations, as torch's
     FlopCounterMode counts it; `attention` the share of it that grows with the square of the number of cells, `billions`
-    the number of that network's weights in 10^9. Both ends are checked by `tests/contract/graph/test_work_measured.py`.
+    the number of that network's weights in 10^9. Both ends are checked by `tests/contract/graph/test_cost_measured.py`.
     """
 
     width: int

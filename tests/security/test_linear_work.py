@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
+from darkroom.contract.graph.cost import price_of
 from darkroom.contract.graph.explain import explain_prompt
 from darkroom.contract.graph.facts import FACTS_KEY
 from darkroom.contract.graph.object_info import rules_in
-from darkroom.contract.graph.work import PromptGraph, PromptWork, model_files_in, price_of
+from darkroom.contract.graph.prompt_graph import PromptGraph, model_files_in
+from darkroom.contract.graph.work import PromptWork
 from darkroom.worker.engines.choices import with_hints
 from darkroom.worker.engines.graph_check import find_problems
 from darkroom.worker.engines.long_names import find_long_names

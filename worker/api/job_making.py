@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from darkroom.contract.graph.work import Price, PromptWork
+from darkroom.contract.graph.cost import Price
+from darkroom.contract.graph.work import PromptWork
 from darkroom.contract.quality import DEFAULT_QUALITY, QualityName
 from darkroom.modifiers.modifier import ModificationsRejected
 from darkroom.modifiers.registry import ModifierUnusable, UnknownModifier

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from darkroom.contract.graph.work import PromptWork, SamplerWork, operations_cost, sampler_works
+from darkroom.contract.graph.cost import SamplerWork, operations_cost, sampler_works
+from darkroom.contract.graph.work import PromptWork
 from darkroom.worker.api.body_sizes import takes_jobs
 from darkroom.worker.api.declared import refusals
 from darkroom.worker.api.replies.plan import Plan

@@ -10,7 +10,7 @@ from typing import Final, get_args
 
 from pydantic import BaseModel
 
-from darkroom.contract.graph.work import Price
+from darkroom.contract.graph.cost import Price
 from darkroom.contract.nearest import nearest_name
 from darkroom.worker.api.schemas import GenerateInput, StoresInput, WebhookInput
 from darkroom.worker.errors import Problem

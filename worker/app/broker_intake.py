@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from darkroom.contract.graph.work import model_files_in
+from darkroom.contract.graph.prompt_graph import model_files_in
 from darkroom.worker.api.services import Services
 from darkroom.worker.app.integrations import build_broker
 from darkroom.worker.json.values import JsonObject

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from darkroom.contract.graph.work import ModelFile, Price, PromptWork
+from darkroom.contract.graph.cost import Price
+from darkroom.contract.graph.prompt_graph import ModelFile
+from darkroom.contract.graph.work import PromptWork
 from darkroom.worker.api.request_warnings import assumed_cost_warnings
 from darkroom.worker.autoscaler.platform import Platform
 from darkroom.worker.engines.client.client import EngineClient

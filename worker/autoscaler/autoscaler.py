@@ -1,7 +1,7 @@
 """Autoscaler: interface to the platform that decides the number of workers and gets reports about this one.
 
 The front reports facts; each platform's module translates them. No method here blocks: reports are sent by tasks that
-`start()` begins. Costs are those of `contract/graph/work.py`, speeds costs per second.
+`start()` begins. Costs are those of `contract/graph/cost.py`, speeds costs per second.
 """
 
 from __future__ import annotations

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from darkroom.contract.graph.work import UNIT_COST, ModelFile, Price, PromptWork, price_of
+from darkroom.contract.graph.cost import UNIT_COST, Price, price_of
+from darkroom.contract.graph.prompt_graph import ModelFile
+from darkroom.contract.graph.work import PromptWork
 from darkroom.worker.autoscaler.autoscaler import Autoscaler, Caller
 from darkroom.worker.autoscaler.envelope import Envelopes
 from darkroom.worker.engines.families import Family

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from darkroom.contract.graph.work import UNIT_COST
+from darkroom.contract.graph.cost import UNIT_COST
 from darkroom.worker.json.values import JsonObject
 from darkroom.worker.settings.workload import Workload
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from darkroom.contract.graph.work import DEFAULT_FRAMES_RATIO, latent_frames_of
+from darkroom.contract.graph.output_sizes import DEFAULT_FRAMES_RATIO, latent_frames_of
 from darkroom.worker.json.values import JsonObject
 
 NETWORK_PARAMETERS: Final = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlencode
 
-from darkroom.contract.graph.work import FAMILY_KIND, ModelFile
+from darkroom.contract.graph.prompt_graph import FAMILY_KIND, ModelFile
 from darkroom.worker.engines.answers import reading
 from darkroom.worker.engines.families import Family, read_families
 from darkroom.worker.engines.http import Reply

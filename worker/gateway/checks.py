@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from darkroom.contract.graph.work import PromptGraph, PromptWork
+from darkroom.contract.graph.prompt_graph import PromptGraph
+from darkroom.contract.graph.work import PromptWork
 from darkroom.modifiers.modifier import ModificationsRejected
 from darkroom.modifiers.registry import ModifierRegistry, ModifierUnusable, UnknownModifier
 from darkroom.worker.api.asset_references import fields_with_assets

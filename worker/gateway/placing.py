@@ -1,6 +1,6 @@
 """Placing: what a request needs and what workers have announced, put to the routing, and its answer as a stream. Pure.
 
-Costs of prompts are those of `contract/graph/work.py`, by the node list of a worker where one is known, and at the
+Costs of prompts are those of `contract/graph/cost.py`, by the node list of a worker where one is known, and at the
 price of the default family: a gateway knows the family of no model file.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from darkroom.contract.graph.work import PromptWork, price_of
+from darkroom.contract.graph.cost import price_of
+from darkroom.contract.graph.work import PromptWork
 from darkroom.worker.api.schemas import GenerateInput
 from darkroom.worker.errors import Problem, RequestRejected
 from darkroom.worker.gateway.routing import Need, Offer, Refusal, choose

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from darkroom.contract.graph.facts import Facts
-from darkroom.contract.graph.work import PromptGraph
+from darkroom.contract.graph.prompt_graph import PromptGraph
 from darkroom.worker.json.values import JsonObject, object_at
 from darkroom.worker.media.kinds import Media
 

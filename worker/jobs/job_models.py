@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from darkroom.contract.graph.work import PromptGraph
+from darkroom.contract.graph.prompt_graph import PromptGraph
 from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
 from darkroom.worker.errors import DiskLow, ModelSourceFailed, ModelUnavailable, RequestRejected, WorkerError
 from darkroom.worker.jobs.job_downloads import JobDownloads, may_be_read_early

@@ -27,7 +27,7 @@ class Run:
 
 
 class RunClock:
-    """Durations of the last runs on their engines. Costs are those of `contract/graph/work.py`."""
+    """Durations of the last runs on their engines. Costs are those of `contract/graph/cost.py`."""
 
     def __init__(self, earlier: Sequence[Run] = ()) -> None:
         """`earlier`: runs from before this start, used while there is neither a new run nor a measured pace."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from darkroom.contract.graph.work import SamplerWork
+from darkroom.contract.graph.cost import SamplerWork
 
 GIB: Final = 1 << 30
 SHARE_OF_PEAK: Final = 0.9  # of the matrix units, that a network's layers reach

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from darkroom.contract.graph.work import PromptWork, Size
+from darkroom.contract.graph.output_sizes import Size
+from darkroom.contract.graph.work import PromptWork
 from darkroom.worker.errors import Problem
 from darkroom.worker.settings.jobs import PromptLimits
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Final
 
-from darkroom.contract.graph.work import ModelFile
+from darkroom.contract.graph.prompt_graph import ModelFile
 from darkroom.worker.engines.families import Family
 from darkroom.worker.prompts.model_needs import MissingModel, ModelNeeds
 

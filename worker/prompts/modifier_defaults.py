@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from darkroom.contract.graph.work import ModelFile
+from darkroom.contract.graph.prompt_graph import ModelFile
 from darkroom.modifiers.registry import ModifierRegistry
 from darkroom.worker.engines.choices import choices_of_kind
 from darkroom.worker.engines.client.client import EngineClient

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from darkroom.contract.graph.work import PromptGraph, PromptWork
+from darkroom.contract.graph.prompt_graph import PromptGraph
+from darkroom.contract.graph.work import PromptWork
 from darkroom.worker.json.values import JsonObject, object_at
 
 MAX_OUTPUTS: Final = 256

@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from darkroom.contract.graph.work import PromptWork, price_of
+from darkroom.contract.graph.cost import price_of
+from darkroom.contract.graph.work import PromptWork
 from darkroom.modifiers.registry import ModifierRegistry
 from darkroom.worker.engines.address import UNIX_PREFIX
 from darkroom.worker.engines.client.client import EngineClient

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from darkroom.contract.graph.work import MAX_STEPS, PromptWork
+from darkroom.contract.graph.cost import MAX_STEPS
+from darkroom.contract.graph.work import PromptWork
 from darkroom.worker.json.values import JsonObject, object_at
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from darkroom.contract.graph.facts import FACTS_KEY, Facts
 from darkroom.contract.graph.model_inputs import GUESSED_FOLDERS, ModelInputs
-from darkroom.contract.graph.work import ModelFile, model_files_in
+from darkroom.contract.graph.prompt_graph import ModelFile, model_files_in
 
 CHECKPOINTS, LORAS = ["a.safetensors", "b.safetensors"], ["a.safetensors"]
 

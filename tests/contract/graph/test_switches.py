@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from darkroom.contract.graph.facts import FACTS_KEY, NO_FACTS, NodeFacts
 from darkroom.contract.graph.prompt import parse_prompt
+from darkroom.contract.graph.prompt_graph import ModelFile, PromptGraph
 from darkroom.contract.graph.spec import NodeRules
 from darkroom.contract.graph.switches import LeftOut, find_left_out, inputs_of, left_out_of, without_left_out
 from darkroom.contract.graph.validate import find_problems
-from darkroom.contract.graph.work import ModelFile, PromptGraph, PromptWork
+from darkroom.contract.graph.work import PromptWork
 from tests.contract.graph.declared import node, rules
 
 SWITCH = NodeFacts(chosen_by="switch", alternatives={"true": "on_true", "false": "on_false"})

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from darkroom.contract.graph.facts import Facts
-from darkroom.contract.graph.work import ModelFile, model_files_in
+from darkroom.contract.graph.prompt_graph import ModelFile, model_files_in
 from darkroom.engine.models.files.prefetch import files_of
 from tests.engine.comfy.loading import loaded, write_pack
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from darkroom.contract.graph.work import Price
+from darkroom.contract.graph.cost import Price
 from darkroom.worker.api.request_warnings import (
     MAX_WARNINGS,
     assumed_cost_warnings,

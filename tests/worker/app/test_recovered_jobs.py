@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from darkroom.contract.graph.work import ModelFile
+from darkroom.contract.graph.prompt_graph import ModelFile
 from darkroom.worker.app.recovered_jobs import read_again
 from darkroom.worker.autoscaler.autoscaler import FanOut
 from darkroom.worker.autoscaler.platform import Platform

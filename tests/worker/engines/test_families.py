@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from darkroom.contract.graph.work import ModelFile, model_files_in
+from darkroom.contract.graph.prompt_graph import ModelFile, model_files_in
 from darkroom.worker.engines.families import Family, ImageDefaults, read_families
 
 PLAIN = Family("plain", ImageDefaults(512, 512, 20, 7.5, "euler", "normal"), is_default=True)

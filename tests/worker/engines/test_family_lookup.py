@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from darkroom.contract.graph.work import FAMILY_KIND, ModelFile
+from darkroom.contract.graph.prompt_graph import FAMILY_KIND, ModelFile
 from darkroom.worker.engines.family_lookup import MAX_KEPT, TTL_SECONDS, FamilyLookup
 from darkroom.worker.engines.http import Reply
 from darkroom.worker.errors import EngineUnreachable

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from darkroom.contract.graph.work import ModelFile, PromptWork, sampler_works
+from darkroom.contract.graph.cost import sampler_works
+from darkroom.contract.graph.prompt_graph import ModelFile
+from darkroom.contract.graph.work import PromptWork
 from darkroom.engine.families import registry
 from darkroom.worker.engines.families import Family, read_families
 from darkroom.worker.prompts.cards import CARDS, card_named, seconds_on

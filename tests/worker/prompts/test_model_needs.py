@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from darkroom.contract.graph.work import PromptGraph
+from darkroom.contract.graph.prompt_graph import PromptGraph
 from darkroom.worker.models.manifest import built_in_manifest
 from darkroom.worker.prompts.model_needs import find_needs
 from darkroom.worker.prompts.workflows.node_uses import ModelHint, NodeUse

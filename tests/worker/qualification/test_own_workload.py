@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from darkroom.contract.graph.work import PromptWork, price_of
+from darkroom.contract.graph.cost import price_of
+from darkroom.contract.graph.work import PromptWork
 from darkroom.modifiers.registry import build_registry
 from darkroom.worker.errors import SettingsInvalid
 from darkroom.worker.qualification.own_workload import find_own_workload

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from darkroom.contract.graph.work import ModelFile
+from darkroom.contract.graph.prompt_graph import ModelFile
 from darkroom.worker.engines import answers
 from darkroom.worker.engines.client.calls import EngineCalls
 from darkroom.worker.engines.client.presence import EnginePresence

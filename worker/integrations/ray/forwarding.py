@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from darkroom.contract.graph.work import model_files_in
+from darkroom.contract.graph.prompt_graph import model_files_in
 from darkroom.worker.json.values import JsonObject, object_at
 
 ROUTES: Final[Mapping[str, str]] = {

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import structlog
 
-from darkroom.contract.graph.work import UNIT_COST
+from darkroom.contract.graph.cost import UNIT_COST
 from darkroom.worker.autoscaler.autoscaler import Caller, checked_speed
 from darkroom.worker.autoscaler.envelope import EnvelopeRejected
 from darkroom.worker.errors import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from darkroom.contract.graph.facts import Facts
-from darkroom.contract.graph.work import PromptGraph
+from darkroom.contract.graph.prompt_graph import PromptGraph
 from darkroom.worker.errors import Problem, RequestRejected
 from darkroom.worker.json.values import JsonObject
 from darkroom.worker.prompts.workflows.declarations import Declarations

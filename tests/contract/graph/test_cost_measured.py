@@ -13,7 +13,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from darkroom.contract.graph.work import ModelFile, PromptWork, price_of
+from darkroom.contract.graph.cost import price_of
+from darkroom.contract.graph.prompt_graph import ModelFile
+from darkroom.contract.graph.work import PromptWork
 from darkroom.engine.families import registry
 from darkroom.worker.engines.families import Family, read_families
 

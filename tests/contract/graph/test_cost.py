@@ -1,4 +1,4 @@
-"""What a prompt costs, by its samplers; one 512x512 image of 20 guided steps is 100."""
+"""Cost of a prompt by its samplers; one 512x512 image of 20 guided steps is 100."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from darkroom.contract.graph.work import ModelFile, PromptGraph, PromptWork, price_of, sampler_works
+from darkroom.contract.graph.cost import price_of, sampler_works
+from darkroom.contract.graph.prompt_graph import ModelFile
+from darkroom.contract.graph.work import PromptWork
 from darkroom.engine.families import registry
 from darkroom.worker.engines.families import Family, ImageDefaults, read_families
 from tests.worker.engines.test_families import LARGE
@@ -182,13 +184,6 @@ def test_a_node_that_only_adds_noise_costs_nothing() -> None:
         "7": node("AddNoise", model=["1", 0], noise=["2", 0], sigmas=["6", 0], latent_image=["5", 0]),
     }
     assert cost_of(prompt) == pytest.approx(100)
-
-
-def test_a_prompts_outputs_tell_what_runs() -> None:
-    prompt = text_to_image() | {"20": node("VAEDecode", samples=["3", 0])}
-    graph = PromptGraph(prompt, {"SaveImage": {"output_node": True}})
-    assert set(graph.running_part()) == {"3", "5", "8", "9"}
-    assert graph.below("3") == {"8", "9", "20"}
 
 
 def test_a_size_that_a_primitive_says_counts() -> None:
