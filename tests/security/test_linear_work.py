@@ -199,7 +199,7 @@ PROMPTS: dict[str, tuple[Callable[[int], Json], int]] = {
 def work_on_prompt(prompt: Json) -> None:
     rules = rules_in(OBJECT_INFO)
     problems = find_problems(prompt, OBJECT_INFO).listed
-    references = find_references(prompt, OBJECT_INFO)
+    references = find_references(PromptGraph(prompt, OBJECT_INFO))
     work = PromptWork(prompt, OBJECT_INFO)
     uses = uses_in_prompt(PromptGraph(prompt, OBJECT_INFO).running_part())
     for done in (

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from darkroom.contract.graph.cost import Price
+from darkroom.contract.graph.prompt_graph import PromptGraph
 from darkroom.contract.graph.work import PromptWork
 from darkroom.contract.quality import DEFAULT_QUALITY, QualityName
 from darkroom.modifiers.modifier import ModificationsRejected
@@ -276,26 +277,28 @@ async def _prompt_checked_by(
         work = PromptWork(prompt, object_info)
         await services.requests.prompt_rules.check(work, is_of_modifier=is_of_modifier)
         check = partial(services.files.inputs.check, engine_checks_links=engine.has_check)
-        await off_loop(is_large, check, prompt, object_info, credentials, parsed.files.keys())
+        await off_loop(is_large, check, work.graph, credentials, parsed.files.keys())
+        graph = work.graph
         if parsed.files:
             # its checks may wait long for a process: not in one of the few threads that all else shares
             prompt = await run_in_dedicated_thread(services.files.uploads.place, prompt, parsed.files, object_info)
-        planned = await off_loop(is_large, services.files.inputs.plan, prompt, object_info)
+            graph = PromptGraph(prompt, object_info)
+        planned = await off_loop(is_large, services.files.inputs.plan, graph)
         page = page_of(_extra_data(parsed.input))
-        models = await services.files.models.pending_names(prompt, object_info, page)
+        models = await services.files.models.pending_names(graph, page)
         try:
             if not is_graph_left:
                 await engine.check(planned.prompt, (*planned.pending_files, *models))
         except RequestRejected as rejected:
-            known = await engine.known_object_info()
-            raise await services.files.models.explained(rejected, planned.prompt, known, page) from None
+            refused = PromptGraph(planned.prompt, await engine.known_object_info())
+            raise await services.files.models.explained(rejected, refused, page) from None
         known = await engine.known_object_info()
         if known is not object_info:  # reloaded by the check: the policy applies to the new one too
             work = PromptWork(prompt, known)
             await services.requests.prompt_rules.check(work, is_of_modifier=is_of_modifier)
         price = await price_of(services, work, engine, page if models else None)
         if planned.pending_files:
-            prompt = await services.files.inputs.keep_inline(prompt, object_info, name.job_id)
+            prompt = await services.files.inputs.keep_inline(graph, name.job_id)
         if name.counted_as and services.requests.caller_rates.counts_pixel_steps:
             pixel_steps = await off_loop(is_large, lambda: work.pixel_steps)
             services.requests.caller_rates.spend_pixel_steps(name.counted_as, pixel_steps)

@@ -128,13 +128,13 @@ async def _checked(
         work = await off_loop(needs_thread(prompt), PromptWork, prompt, await engine.known_object_info())
         left_out = work.graph.left_out
         needs, uses = needs.without(left_out), [use for use in uses if use.id not in left_out]
-        planned = await off_loop(needs_thread(prompt), services.files.inputs.plan, prompt, object_info)
+        planned = await off_loop(needs_thread(prompt), services.files.inputs.plan, work.graph)
         names = [item.model.name for item in needs.missing]
         with _noting(problems):
             await engine.check(planned.prompt, (*planned.pending_files, *names))
         with _noting(limits):
             await services.requests.prompt_rules.check(work)
-        inputs = missing_inputs(problems, prompt, object_info)
+        inputs = missing_inputs(problems, work.graph)
         problems = [item for item in problems if (item.node_id or "", item.field or "") not in inputs]
         estimate = await _estimate(services, work, engine, needs, terms)
         memory = await _memory(engine, work, needs, terms)

@@ -15,6 +15,7 @@ from darkroom.modifiers.modifier import ModificationsRejected
 from darkroom.modifiers.registry import ModifierRegistry, ModifierUnusable, UnknownModifier
 from darkroom.worker.api.asset_references import fields_with_assets
 from darkroom.worker.api.schemas import GenerateInput
+from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
 from darkroom.worker.engines.choices import with_hints
 from darkroom.worker.engines.graph_check import FoundProblems, find_problems
 from darkroom.worker.errors import Problem, RequestRejected
@@ -95,11 +96,12 @@ async def _check_workflow(
     overridden = await with_overrides(
         given.workflow_json, given.overrides, object_info, rules, inputs=given.inputs or None
     )
-    work = PromptWork(overridden.prompt, object_info)
+    is_large = needs_thread(overridden.prompt)
+    work = PromptWork(await off_loop(is_large, resolve, overridden.prompt, lambda: 0), object_info)
     await rules.check(work)
-    found = await asyncio.to_thread(_found, overridden.prompt, object_info, fetches_models=fetches_models)
+    found = await asyncio.to_thread(_found, work.graph, fetches_models=fetches_models)
     if found.listed:
-        refused = await asyncio.to_thread(_explained, overridden.prompt, object_info, found)
+        refused = await asyncio.to_thread(_explained, work.graph, found)
         named = [
             replace(problem, field=overridden.field_at(problem.node_id or "", problem.field or "") or problem.field)
             for problem in refused.problems
@@ -108,20 +110,19 @@ async def _check_workflow(
     return work
 
 
-def _explained(prompt: JsonObject, object_info: JsonObject, found: FoundProblems) -> RequestRejected:
+def _explained(graph: PromptGraph, found: FoundProblems) -> RequestRejected:
     """Return the refusal of a prompt in a worker's words, by the models that every worker knows."""
-    refused = RequestRejected(with_hints(found.listed, object_info), num_unlisted=found.num_unlisted)
+    refused = RequestRejected(with_hints(found.listed, graph.object_info), num_unlisted=found.num_unlisted)
     manifest = built_in_manifest()
-    needs = find_needs(uses_in_prompt(PromptGraph(prompt, object_info).possible_part()), object_info, manifest)
-    return explained(refused, prompt, object_info, needs, manifest)
+    needs = find_needs(uses_in_prompt(graph.possible_part()), graph.object_info, manifest)
+    return explained(refused, graph, needs, manifest)
 
 
-def _found(given: JsonObject, object_info: JsonObject, *, fetches_models: bool) -> FoundProblems:
-    prompt: JsonObject = resolve(given, lambda: 0)
-    references = find_references(prompt, object_info)
+def _found(graph: PromptGraph, *, fetches_models: bool) -> FoundProblems:
+    references = find_references(graph)
     names = {reference: f"pending-{index}.png" for index, reference in enumerate(references)}
-    models = _model_names(prompt) if fetches_models else ()
-    return find_problems(replace_references(prompt, names), object_info, (*names.values(), *models))
+    models = _model_names(graph.prompt) if fetches_models else ()
+    return find_problems(replace_references(graph.prompt, names), graph.object_info, (*names.values(), *models))
 
 
 def _model_names(prompt: JsonObject) -> Iterator[str]:

@@ -44,23 +44,23 @@ class Reference:
         return f"Reference({self.node_id}.{self.input_name}, {self.source})"
 
 
-def find_references(prompt: JsonObject, object_info: JsonObject) -> list[Reference]:
-    """Find every reference, in the prompt's order.
+def find_references(graph: PromptGraph) -> list[Reference]:
+    """Find every reference of a prompt, in its order.
 
     Malformed nodes and unknown classes are skipped; the graph check reports them. So are files elsewhere that only
     nodes name which a switch leaves out: they are not fetched.
     """
-    found, facts = [], Facts(object_info)
-    for node_id, node in prompt.items():
+    found = []
+    for node_id, node in graph.prompt.items():
         if not isinstance(node, Mapping) or not isinstance(node.get("inputs"), Mapping):
             continue
         class_type = str(node.get("class_type"))
         for input_name, value in node["inputs"].items():
             source = source_of(value)
-            media = media_of(object_info, facts, class_type, input_name) if source else None
+            media = media_of(graph.object_info, graph.facts, class_type, input_name) if source else None
             if source and media:
                 found.append(Reference(str(node_id), str(input_name), class_type, source, media, value))
-    left_out = PromptGraph(prompt, object_info).left_out if found else ()
+    left_out = graph.left_out if found else ()
     return [item for item in found if item.source in INLINE or item.node_id not in left_out]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Collection, Iterable, Mapping
 
+from darkroom.contract.graph.prompt_graph import PromptGraph
 from darkroom.contract.wire import OWN_FILES
 from darkroom.worker.engines.client.client import EngineClient
 from darkroom.worker.errors import InputRejected, Problem, RequestRejected
@@ -35,21 +36,20 @@ class FetchedInputs:
         self._folder = folder
         self._shares_files = shares_files
 
-    def plan(self, prompt: JsonObject, object_info: JsonObject) -> PlannedInputs:
+    def plan(self, graph: PromptGraph) -> PlannedInputs:
         """Return the final form of the prompt, with placeholder names for the files that are not fetched yet."""
-        references = find_references(prompt, object_info)
+        references = find_references(graph)
         if not references:
-            return PlannedInputs(prompt, ())
+            return PlannedInputs(graph.prompt, ())
         names = {
             reference: f"{FOLDER}/pending-{index}.{_PENDING_EXTENSION[reference.media]}"
             for index, reference in enumerate(references)
         }
-        return PlannedInputs(replace_references(prompt, names), tuple(names.values()))
+        return PlannedInputs(replace_references(graph.prompt, names), tuple(names.values()))
 
     def check(
         self,
-        prompt: JsonObject,
-        object_info: JsonObject,
+        graph: PromptGraph,
         credentials: Credentials | None,
         parts: Collection[str] = (),
         *,
@@ -63,10 +63,10 @@ class FetchedInputs:
         problems = (
             []
             if self._shares_files
-            else find_foreign_names(prompt, object_info, parts, engine_checks_links=engine_checks_links)
+            else find_foreign_names(graph.prompt, graph.object_info, parts, engine_checks_links=engine_checks_links)
         )
         foreign = {(problem.node_id, problem.field) for problem in problems}
-        for reference in find_references(prompt, object_info):
+        for reference in find_references(graph):
             if (reference.node_id, reference.input_name) in foreign:
                 continue
             refused = self._fetcher.find_problem(reference, _s3_of(credentials))
@@ -81,7 +81,7 @@ class FetchedInputs:
             return {}
         return {OWN_FILES: sorted(f"{FOLDER}/{name}" for name in _fetched_names(prompt))}
 
-    async def keep_inline(self, prompt: JsonObject, object_info: JsonObject, job_id: str) -> JsonObject:
+    async def keep_inline(self, graph: PromptGraph, job_id: str) -> JsonObject:
         """Store the inline data of a prompt and return the prompt with `upload:` addresses in its place.
 
         A queue of jobs with inline images would fill the memory and the database. Raises RequestRejected with every
@@ -89,7 +89,7 @@ class FetchedInputs:
         """
         kept: dict[Reference, str] = {}
         problems = []
-        for reference in find_references(prompt, object_info):
+        for reference in find_references(graph):
             if reference.source not in INLINE:
                 continue
             try:
@@ -98,7 +98,7 @@ class FetchedInputs:
                 problems.append(_problem_of(reference, refused))
         if problems:
             raise RequestRejected(problems)
-        return replace_references(prompt, kept)
+        return replace_references(graph.prompt, kept)
 
     async def fetch(self, job: Job, engine: EngineClient) -> JsonObject:
         """Fetch the job's inputs and return its prompt with their file names. Raises InputRejected, DiskLow.
@@ -140,7 +140,7 @@ class FetchedInputs:
         *,
         is_operators: bool = False,
     ) -> JsonObject:
-        references = find_references(prompt, await engine.object_info())
+        references = find_references(PromptGraph(prompt, await engine.object_info()))
         if not references:
             return prompt
         # A file named twice is fetched once; the first failure cancels the other downloads.

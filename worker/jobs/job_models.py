@@ -108,33 +108,29 @@ class JobModels:
             return False
         return missing.is_operators or self._settings.fetch_missing == "any"
 
-    async def pending_names(self, prompt: JsonObject, object_info: JsonObject, page: JsonObject) -> list[str]:
+    async def pending_names(self, graph: PromptGraph, page: JsonObject) -> list[str]:
         """Return the names of model files that will be there when the prompt runs."""
         if self._settings.fetch_missing == "off":
             return []
-        needs = await self._needs_of_run(prompt, object_info, page)
+        needs = await self._needs_of_run(graph, page)
         return [item.model.name for item in needs.to_fetch().values() if self.may_fetch(item)]
 
-    async def explained(
-        self, rejected: RequestRejected, prompt: JsonObject, object_info: JsonObject, page: JsonObject
-    ) -> RequestRejected:
+    async def explained(self, rejected: RequestRejected, graph: PromptGraph, page: JsonObject) -> RequestRejected:
         """Return an engine's refusal of a prompt with what is known of the files that it lacks."""
         manifest = self.library.manifest
 
         def with_needs() -> RequestRejected:
-            uses = uses_in_prompt(PromptGraph(prompt, object_info).possible_part())
-            needs = self.needs(uses, object_info, page)
-            return explained(rejected, prompt, object_info, needs, manifest)
+            needs = self.needs(uses_in_prompt(graph.possible_part()), graph.object_info, page)
+            return explained(rejected, graph, needs, manifest)
 
         return await asyncio.to_thread(with_needs)
 
-    async def _needs_of_run(self, prompt: JsonObject, object_info: JsonObject, page: JsonObject) -> ModelNeeds:
+    async def _needs_of_run(self, graph: PromptGraph, page: JsonObject) -> ModelNeeds:
         """Return the needs of the nodes that run, with addresses of the workflow where those may be used."""
         allowed = page if self._settings.fetch_missing == "any" else {}
-        is_slow = needs_thread(prompt) or bool(self._settings.shared_directories)
+        is_slow = needs_thread(graph.prompt) or bool(self._settings.shared_directories)
         return await off_loop(
-            is_slow,
-            lambda: self.needs(uses_in_prompt(PromptGraph(prompt, object_info).running_part()), object_info, allowed),
+            is_slow, lambda: self.needs(uses_in_prompt(graph.running_part()), graph.object_info, allowed)
         )
 
     def _on_shared(self, missing: MissingModel) -> MissingModel:
@@ -184,7 +180,7 @@ class JobModels:
             return True
         if self._settings.fetch_missing == "off" and not self._settings.limits_disk:
             return False
-        needs = await self._needs_of_run(job.prompt, object_info, page_of(job.request.extra))
+        needs = await self._needs_of_run(PromptGraph(job.prompt, object_info), page_of(job.request.extra))
         self._use(needs, job)
         missing = [item for item in needs.to_fetch().values() if self.may_fetch(item)]
         if not missing:

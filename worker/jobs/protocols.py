@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from darkroom.contract.graph.prompt_graph import PromptGraph
 from darkroom.worker.engines.client.client import EngineClient
 from darkroom.worker.engines.outcome import RunOutcome
 from darkroom.worker.json.values import JsonObject
@@ -23,12 +24,11 @@ class PlannedInputs:
 
 
 class JobInputs(Protocol):
-    def plan(self, prompt: JsonObject, object_info: JsonObject) -> PlannedInputs: ...
+    def plan(self, graph: PromptGraph) -> PlannedInputs: ...
 
     def check(
         self,
-        prompt: JsonObject,
-        object_info: JsonObject,
+        graph: PromptGraph,
         credentials: Credentials | None,
         parts: Collection[str] = (),
         *,
@@ -46,7 +46,7 @@ class JobInputs(Protocol):
         """Return the files that a placed prompt may read, in the form that this engine takes."""
         ...
 
-    async def keep_inline(self, prompt: JsonObject, object_info: JsonObject, job_id: str) -> JsonObject:
+    async def keep_inline(self, graph: PromptGraph, job_id: str) -> JsonObject:
         """Store the inline data of a prompt, and return the prompt with addresses of the stored files.
 
         The job holds these files from then on. Raises RequestRejected with every broken input, and DiskLow.

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from darkroom.contract.graph.facts import Facts
+from darkroom.contract.graph.prompt_graph import PromptGraph
 from darkroom.contract.nearest import nearest_names
 from darkroom.worker.engines.choices import NOT_IN_LIST
 from darkroom.worker.errors import Problem, RequestRejected
 from darkroom.worker.inputs.references import media_of
-from darkroom.worker.json.values import JsonObject, object_at
+from darkroom.worker.json.values import object_at
 from darkroom.worker.models.manifest import Manifest
 from darkroom.worker.models.sources import FileSource
 from darkroom.worker.prompts.model_needs import MissingModel, ModelNeeds
@@ -62,18 +62,16 @@ class MissingInput:
         }
 
 
-def missing_inputs(
-    problems: Iterable[Problem], prompt: JsonObject, object_info: JsonObject
-) -> dict[tuple[str, str], MissingInput]:
+def missing_inputs(problems: Iterable[Problem], graph: PromptGraph) -> dict[tuple[str, str], MissingInput]:
     """Return the files still to be sent, by node and input."""
-    found, facts = {}, Facts(object_info)
+    found = {}
     for problem in problems:
         node_id, name = problem.node_id or "", problem.field or ""
-        node = object_at(prompt, node_id)
+        node = object_at(graph.prompt, node_id)
         value, class_type = object_at(node, "inputs").get(name), str(node.get("class_type"))
         if not isinstance(value, str) or not _is_missing(problem, value):
             continue
-        media = media_of(object_info, facts, class_type, name)
+        media = media_of(graph.object_info, graph.facts, class_type, name)
         if media is not None:
             found[node_id, name] = MissingInput(node_id, class_type, name, value, str(media))
     return found
@@ -87,11 +85,9 @@ def _is_missing(problem: Problem, name: str) -> bool:
     return problem.type == NOT_IN_LIST or (problem.type == COMPLAINED and problem.message.endswith(name))
 
 
-def explained(
-    rejected: RequestRejected, prompt: JsonObject, object_info: JsonObject, needs: ModelNeeds, manifest: Manifest
-) -> RequestRejected:
+def explained(rejected: RequestRejected, graph: PromptGraph, needs: ModelNeeds, manifest: Manifest) -> RequestRejected:
     """Return a refusal whose problems of missing files say what to do, with a summary of its model files."""
-    inputs = missing_inputs(rejected.problems, prompt, object_info)
+    inputs = missing_inputs(rejected.problems, graph)
     models = {(item.model.node_id, item.model.field): item for item in needs.missing}
     problems, lacking = [], []
     for problem in rejected.problems:

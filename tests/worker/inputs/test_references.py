@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from darkroom.contract.graph.prompt_graph import PromptGraph
 from darkroom.worker.inputs.references import find_references, replace_references, source_of
 from tests.reference import REFERENCE
 
@@ -34,7 +35,7 @@ def test_finds_files_only_where_an_input_takes_one() -> None:
         "5": node("LoadVideo", file="data:video/mp4;base64,AAAA"),
         "6": node("LoadImage", image="cat.png"),
     }
-    found = find_references(prompt, OBJECT_INFO)
+    found = find_references(PromptGraph(prompt, OBJECT_INFO))
     assert [(item.node_id, item.input_name, item.source, item.media) for item in found] == [
         ("1", "image", "url", "image"),
         ("4", "latent", "url", "latent"),
@@ -46,7 +47,7 @@ def test_finds_files_only_where_an_input_takes_one() -> None:
     "broken", [None, 3, "x", {}, {"inputs": None}, {"class_type": "Nope", "inputs": {"image": URL}}]
 )
 def test_leaves_what_is_no_known_node_to_the_graph_check(broken: Any) -> None:
-    assert find_references({"1": broken}, OBJECT_INFO) == []
+    assert find_references(PromptGraph({"1": broken}, OBJECT_INFO)) == []
 
 
 def test_distinguishes_base64_from_file_names() -> None:
@@ -59,7 +60,7 @@ def test_distinguishes_base64_from_file_names() -> None:
 def test_swaps_names_in_without_touching_the_prompt() -> None:
     prompt = {"1": node("LoadImage", image=URL), "2": node("LoadImage", image="b.png")}
     before = json.loads(json.dumps(prompt))
-    [reference] = find_references(prompt, OBJECT_INFO)
+    [reference] = find_references(PromptGraph(prompt, OBJECT_INFO))
     swapped: dict[str, Any] = replace_references(prompt, {reference: "darkroom/x.png"})
     assert swapped["1"]["inputs"]["image"] == "darkroom/x.png" and swapped["2"] == prompt["2"]
     assert prompt == before
@@ -68,7 +69,7 @@ def test_swaps_names_in_without_touching_the_prompt() -> None:
 def test_every_upload_input_of_the_reference_server_is_known() -> None:
     info = json.loads((REFERENCE / "object_info.json").read_text())
     prompt = {name: node(name, image=URL, latent=URL, audio=URL, file=URL) for name in info}
-    assert {(item.node_id, item.input_name): item.media for item in find_references(prompt, info)} == {
+    assert {(item.node_id, item.input_name): item.media for item in find_references(PromptGraph(prompt, info))} == {
         ("LoadImage", "image"): "image",
         ("LoadImageMask", "image"): "image",
         ("LoadImageOutput", "image"): "image",

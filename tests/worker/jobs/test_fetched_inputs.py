@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 from PIL import Image
 
+from darkroom.contract.graph.prompt_graph import PromptGraph
 from darkroom.worker.engines.client.files import LocalFolders
 from darkroom.worker.errors import RequestRejected
 from darkroom.worker.guard.safe_address import AddressGuard, AddressRefused
@@ -71,7 +72,7 @@ def load(value: str) -> dict[str, Any]:
 
 def test_files_still_to_come_have_names_that_the_check_knows(tmp_path: Path) -> None:
     prompt = {"1": load("https://example.com/a.png"), "2": load("a.png"), "3": load(image_in_line())}
-    planned = stage(tmp_path).plan(prompt, INFO)
+    planned = stage(tmp_path).plan(PromptGraph(prompt, INFO))
     names = [object_at(planned.prompt, node, "inputs")["image"] for node in ("1", "3")]
     assert list(planned.pending_files) == names and len(set(names)) == 2
     assert planned.prompt["2"] == prompt["2"]
@@ -135,7 +136,7 @@ def test_what_cannot_be_fetched_is_reported_before_the_job_is_taken(tmp_path: Pa
         "5": {"class_type": "CLIPTextEncode", "inputs": {"text": "http://127.0.0.1/ as a text"}},
     }
     with pytest.raises(RequestRejected) as caught:
-        stage(tmp_path).check(prompt, INFO, None)
+        stage(tmp_path).check(PromptGraph(prompt, INFO), None)
     assert [(item.node_id, item.type) for item in caught.value.problems] == [
         ("1", "address_refused"),
         ("2", "input_broken"),
@@ -147,13 +148,13 @@ def test_what_cannot_be_fetched_is_reported_before_the_job_is_taken(tmp_path: Pa
 def test_names_of_other_jobs_files_are_refused_unless_they_are_shared(tmp_path: Path) -> None:
     prompt = {"1": load("x_00001_.png [output]"), "2": load("a.png"), "3": load(f"upload:{'0' * 64}.png")}
     with pytest.raises(RequestRejected) as rejected:
-        stage(tmp_path).check(prompt, INFO, None)
+        stage(tmp_path).check(PromptGraph(prompt, INFO), None)
     assert [(problem.node_id, problem.type) for problem in rejected.value.problems] == [
         ("1", "foreign_file"),
         ("3", "foreign_file"),
     ]
     del prompt["3"]
-    stage(tmp_path, shares_files=True).check(prompt, INFO, None)
+    stage(tmp_path, shares_files=True).check(PromptGraph(prompt, INFO), None)
 
 
 def test_an_engine_of_ours_receives_the_names_of_a_jobs_fetched_files(tmp_path: Path) -> None:

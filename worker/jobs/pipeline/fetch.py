@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from darkroom.contract.graph.prompt_graph import PromptGraph
 from darkroom.worker.engines.client.client import EngineClient
 from darkroom.worker.engines.client.lost import EngineLost
 from darkroom.worker.engines.pool import EnginePool
@@ -58,7 +59,7 @@ class FetchStage:
         ):
             self._changes.say(job, "Preprocessing")
             object_info = await _object_info(engine)
-        if not self._inputs.plan(job.prompt, object_info).pending_files:
+        if not self._inputs.plan(PromptGraph(job.prompt, object_info)).pending_files:
             return job.prompt
         async with self._turns.turn(job), self._slots.acquire(job.order):
             return await self._inputs.fetch(job, engine)
