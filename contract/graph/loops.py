@@ -14,10 +14,11 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from darkroom.contract.errors import Explanation, Problem
 from darkroom.contract.graph.prompt import Node, Prompt, is_link
+from darkroom.contract.graph.spec import Values
 
 Boundary = Literal["", "start", "end"]
 
@@ -28,6 +29,8 @@ MAX_LOOPS: Final = 100
 """Most loops of a prompt: each has a list of the nodes in it."""
 
 MODE: Final = "mode"
+NUM_ITERATIONS: Final = f"{MODE}.num_iterations"
+RANGE: Final = tuple(f"{MODE}.{name}" for name in ("start_iteration_index", "max_iteration", "step"))
 COLLECTS: Final = "accumulate"
 
 
@@ -102,11 +105,10 @@ def iterations_of(inputs: Mapping[str, object], number: Callable[[object], float
     """
     mode = inputs.get(MODE)
     if mode == "simple":
-        return number(inputs.get(f"{MODE}.num_iterations"))
+        return number(inputs.get(NUM_ITERATIONS))
     if mode != "For":
         return None
-    names = ("start_iteration_index", "max_iteration", "step")
-    first, after_last, step = (number(inputs.get(f"{MODE}.{name}")) for name in names)
+    first, after_last, step = (number(inputs.get(name)) for name in RANGE)
     if first is None or after_last is None or not step:
         return None
     return float(max(0, -(-(after_last - first) // step)))
@@ -209,13 +211,24 @@ class _Search:
             collects = self._prompt[end].inputs.get(COLLECTS)
             if is_link(collects) and collects[0] in (loop.start, *loop.body):
                 found = f"{COLLECTS} of End Loop {end} depends on node {collects[0]} within its loop"
-                self._problems[end] = _problem("loop_accumulate_from_body", found)
+                wrong = _Wrong(COLLECTS, [True, False], collects)
+                self._problems[end] = _problem("loop_accumulate_from_body", found, wrong)
 
     def _check_length(self, loop: Loop) -> None:
-        iterations = iterations_of(self._prompt[loop.start].inputs, literal_number)
+        inputs = self._prompt[loop.start].inputs
+        iterations = iterations_of(inputs, literal_number)
         if iterations is not None and iterations > MAX_ITERATIONS:
             found = f"Loop {loop.start} has {iterations:.0f} iterations; expected at most {MAX_ITERATIONS}"
-            self._problems[loop.start] = _problem("loop_too_long", found)
+            wrong = _length_of(inputs)
+            self._problems[loop.start] = _problem("loop_too_long", found, wrong, input_name=wrong.field)
+
+
+def _length_of(inputs: Values) -> _Wrong:
+    """Return the input that makes a loop too long, with the most that it may be as its other inputs are."""
+    if inputs[MODE] == "simple":
+        return _Wrong(NUM_ITERATIONS, {"type": "INT", "min": 0, "max": MAX_ITERATIONS}, inputs[NUM_ITERATIONS])
+    first, after_last, step = (inputs[name] for name in RANGE)
+    return _Wrong(RANGE[1], {"type": "INT", "max" if step > 0 else "min": first + MAX_ITERATIONS * step}, after_last)
 
 
 def _sources_first(sources: Mapping[str, Collection[str]], takers: Mapping[str, Iterable[str]]) -> list[str]:
@@ -240,10 +253,21 @@ def literal_number(value: object) -> float | None:
         return sys.float_info.max if value > 0 else -sys.float_info.max
 
 
-def _problem(kind: str, found: str) -> Problem:
+class _Wrong(NamedTuple):
+    """The input that a loop's problem is about, its allowed values and the value that it has."""
+
+    field: str
+    allowed: object
+    received: object
+
+
+def _problem(kind: str, found: str, wrong: _Wrong | None = None, *, input_name: str = "loop boundary") -> Problem:
     """Return the problem of a loop in the form of a class's own check, as ComfyUI reports it."""
-    extra = {"input_name": "loop boundary", "loop_error_type": kind}
-    return Problem("custom_validation_failed", found, found, extra, Explanation(found, kind))
+    extra = {"input_name": input_name, "loop_error_type": kind}
+    explanation = Explanation(found, kind)
+    if wrong is not None:
+        explanation = Explanation(found, kind, wrong.field, allowed=wrong.allowed, extra={"received": wrong.received})
+    return Problem("custom_validation_failed", found, found, extra, explanation)
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,36 @@ def test_a_wrong_input_of_a_node(worker: RunningWorker, node_id: str, inputs: di
     assert node_id in named
 
 
+def looped(num_iterations: int) -> dict[str, Any]:
+    return {
+        "start": {
+            "class_type": "StartLoop",
+            "inputs": {"mode": "simple", "mode.num_iterations": num_iterations, "cache_iterations": False},
+        },
+        "text": {"class_type": "StringFormat", "inputs": {"f_string": "{a}", "values.a": ["start", 0]}},
+        "end": {"class_type": "EndLoop", "inputs": {"output_value": ["text", 0], "accumulate": False}},
+        "show": {"class_type": "PreviewAny", "inputs": {"source": ["end", 0]}},
+    }
+
+
+def test_a_loop_that_is_too_long(worker: RunningWorker) -> None:
+    request = {"input": {"workflow_json": looped(1001)}}
+    (problem,) = problems_of(worker.generate(request))
+    assert (problem["node_id"], problem["type"], problem["field"]) == ("start", "loop_too_long", "mode.num_iterations")
+    assert problem["allowed"]["max"] == 1000
+    refused = worker.http.post("/api/prompt", json={"prompt": looped(1001)})
+    (error,) = refused.json()["node_errors"]["start"]["errors"]
+    assert refused.status_code == 400 and "1001 iterations; expected at most 1000" in str(error)
+    assert error["details"] == "mode.num_iterations"
+
+
+def test_a_text_that_is_no_format(worker: RunningWorker) -> None:
+    prompt = looped(2)
+    prompt["text"]["inputs"]["f_string"] = "{a"
+    (problem,) = problems_of(worker.generate({"input": {"workflow_json": prompt}}))
+    assert problem["field"] == "f_string" and problem["message"].startswith("f_string: no format text")
+
+
 def test_problems_of_all_nodes_come_together(worker: RunningWorker) -> None:
     request = changed("5", steps=0, sampler_name="no_such")
     request["input"]["workflow_json"]["2"]["inputs"]["width"] = "wide"

@@ -92,6 +92,38 @@ def test_a_loop_that_cannot_be_told_apart_is_named(changes: dict[str, Any], expe
     assert problems_of(SIMPLE | changes) == expected
 
 
+@pytest.mark.parametrize(
+    ("changes", "node_id", "field", "allowed", "received"),
+    [
+        ({"mode": "simple", "mode.num_iterations": 5000}, "s", "mode.num_iterations", ("min", 0, "max", 1000), 5000),
+        (
+            {"mode": "For", "mode.start_iteration_index": 7, "mode.max_iteration": 3008, "mode.step": 3},
+            *("s", "mode.max_iteration", ("max", 3007), 3008),
+        ),
+        (
+            {"mode": "For", "mode.start_iteration_index": 0, "mode.max_iteration": -2001, "mode.step": -2},
+            *("s", "mode.max_iteration", ("min", -2000), -2001),
+        ),
+    ],
+)
+def test_a_loop_that_is_too_long_names_the_input_and_the_most_it_may_be(
+    changes: dict[str, Any], node_id: str, field: str, allowed: tuple[Any, ...], received: int
+) -> None:
+    explained = found(SIMPLE | {"s": node("Start", **changes)}).problems[node_id].explanation
+    assert explained is not None and (explained.type, explained.field) == ("loop_too_long", field)
+    assert explained.allowed == {"type": "INT", **dict(zip(allowed[::2], allowed[1::2], strict=True))}
+    assert explained.extra == {"received": received}
+    (name,) = {"min", "max"} & explained.allowed.keys() if len(allowed) == 2 else {"max"}
+    as_allowed = SIMPLE | {"s": node("Start", **changes | {field: explained.allowed[name]})}
+    assert found(as_allowed).problems == {}
+
+
+def test_an_end_that_waits_for_its_body_names_the_input() -> None:
+    waiting = SIMPLE | {"e": node("End", output_value=["a", 0], accumulate=["a", 0])}
+    explained = found(waiting).problems["e"].explanation
+    assert explained is not None and explained.field == "accumulate" and explained.allowed == [True, False]
+
+
 def test_an_output_within_a_loop_that_feeds_its_end_is_no_escape() -> None:
     shown = {"save9": node("Save", value=["a", 0]), "e": node("End", output_value=["a", 0], termination0=["save9", 0])}
     loops = found(SIMPLE | shown)

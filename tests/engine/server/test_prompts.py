@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.engine.server.conftest import Server, held, shown
+from darkroom.engine.nodes.built_in import built_in_nodes
+from tests.engine.server.conftest import Server, held, serving, shown
 
 
 async def finished(server: Server, prompt_id: str) -> dict[str, Any]:
@@ -37,6 +39,23 @@ async def test_a_prompt_runs_and_its_history_lists_its_outputs(server: Server) -
     ]
     assert entry["prompt"][:3] == [0, "mine", shown(4)] and entry["prompt"][4] == ["2"]
     assert entry["meta"]["2"] == {"node_id": "2", "display_node": "2", "parent_node": None, "real_node_id": "2"}
+
+
+async def test_a_loop_that_is_too_long_is_refused_with_its_input(tmp_path: Path) -> None:
+    prompt: dict[str, Any] = {
+        "start": {"class_type": "StartLoop", "inputs": {"mode": "simple", "mode.num_iterations": 1001}},
+        "end": {"class_type": "EndLoop", "inputs": {"output_value": ["start", 0], "accumulate": False}},
+        "show": {"class_type": "PreviewAny", "inputs": {"source": ["end", 0]}},
+    }
+    prompt["start"]["inputs"]["cache_iterations"] = False
+    names = ("StartLoop", "EndLoop", "PreviewAny")
+    async with serving(tmp_path, *(item for item in built_in_nodes() if item.class_type in names)) as server:
+        response = await server.client.post("/prompt", json={"prompt": prompt})
+        (error,) = (await response.json())["node_errors"]["start"]["errors"]
+        assert response.status == 400 and error["extra_info"]["input_name"] == "mode.num_iterations"
+        (problem,) = (await server.post("/api/v1/workflow", prompt=prompt))["problems"]
+    assert (problem["type"], problem["field"]) == ("loop_too_long", "mode.num_iterations")
+    assert problem["allowed"]["max"] == 1000 and problem["extra"] == {"received": 1001}
 
 
 async def test_waiting_prompts_are_ordered_and_can_be_deleted(server: Server) -> None:
