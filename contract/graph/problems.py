@@ -120,7 +120,7 @@ def complaint(spec: InputSpec | None, name: str, value: object, verdict: object)
 
     A file that is none of the input folder's is explained like any other wrong choice.
     """
-    details = name if verdict is False else f"{name} - {verdict}"
+    details = name if verdict is False else f"{name} - {_cut(verdict)}"
     message = "Custom validation failed for node"
     if spec is not None and _is_absent_file(spec, value):
         explanation = _none_of_the_choices(spec, value)

@@ -129,7 +129,8 @@ class InputCheck:
     linked output) when it names that.
 
     As in ComfyUI it takes the place of the range and choice checks of what it is given, and its verdict is told of each
-    of these inputs. With `comes_last` it is asked only when those checks are content, and its verdict is told once.
+    of these inputs. With `comes_last` it is asked only when those checks are content, and its verdict is told once: of
+    the input whose name it begins with (`NAME: what is wrong`), else of the first one.
     With `takes_lists` each input is a list of one value. Inputs within dynamic ones come nested, as the node receives
     them; since they are chosen by their dotted names, only a check that `takes_all` gets their values.
     """

@@ -473,8 +473,8 @@ class _Walk:
             self._report(frame, check_raised(error, via))
             return
         if verdict is not True and not _is_blocker(verdict):
-            for name in list(asked)[:1] if check.comes_last else asked:
-                self._report(frame, complaint(rules.inputs.get(name), name, asked[name], verdict))
+            for name, words in _complaints(check, asked, verdict).items():
+                self._report(frame, complaint(rules.inputs.get(name), name, asked[name], words))
 
     def findings(self, data: Mapping[str, object], outputs: Sequence[str]) -> Findings:
         good = tuple(node_id for node_id in outputs if self.fine[node_id])
@@ -562,6 +562,14 @@ def is_compatible(given: str | Sequence[object], wanted: str | Sequence[object])
     if not isinstance(given, str) or not isinstance(wanted, str):
         return not isinstance(given, str) and not isinstance(wanted, str) and list(given) == list(wanted)
     return not {item.strip() for item in given.split(",")}.isdisjoint(item.strip() for item in wanted.split(","))
+
+
+def _complaints(check: InputCheck, asked: Collection[str], verdict: object) -> Mapping[str, object]:
+    """Return what a check says of each input that it complains of."""
+    if not check.comes_last:
+        return dict.fromkeys(asked, verdict)
+    name, _, words = str(verdict).partition(": ")
+    return {name: words} if name in asked else dict.fromkeys(list(asked)[:1], verdict)
 
 
 def _as_received(rules: NodeRules, check: InputCheck, asked: ValueDict) -> ValueDict:

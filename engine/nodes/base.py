@@ -675,32 +675,33 @@ class FunctionNode(NodeClass):
         """Return a check of the inputs, or None if nothing is to be checked.
 
         It covers the node's own check, the existence of files named in the input folder, the headers of model files,
-        and the syntax of prompt texts.
+        and the syntax of prompt texts. A fault begins with the input's name.
         """
         own = self.check
         names = frozenset() if own is None else _named_inputs(own)[0]
         needed = names & {item.name for item in self.parameters if item.section == "required"}
-        checked = {
+        unchecked = {
             item.name: item.marker
             for item in self.parameters
-            if isinstance(item.marker, InputFile | ModelFile | PromptText)
+            if isinstance(item.marker, InputFile | ModelFile | PromptText) and item.name not in names
         }
-        unchecked = checked.keys() - names
         if own is None and not unchecked:
             return None
 
         def function(**inputs: object) -> bool | str:
-            for name in unchecked & inputs.keys():
-                complaint = checked[name].complaint(environment, inputs[name])
+            for name, marker in unchecked.items():
+                complaint = marker.complaint(environment, inputs[name]) if name in inputs else None
                 if complaint is not None:
-                    return complaint
+                    return f"{name}: {complaint}"
             known = {name: value for name, value in inputs.items() if value is not None}  # None: a link brings it
             if own is None or not needed <= known.keys():
                 return True
             complaint = own(environment, **_accepted(own, known))
-            return True if complaint is None else complaint
+            if complaint is None or complaint.partition(": ")[0] in names:
+                return complaint or True
+            return f"{next(name for name in inputs if name in names)}: {complaint}"
 
-        takes = names & {item.name for item in self.parameters} | unchecked
+        takes = names & {item.name for item in self.parameters} | unchecked.keys()
         return InputCheck(function, takes, comes_last=True)
 
 
@@ -770,9 +771,9 @@ def node(
     `fingerprint(environment, **inputs)` returns the value that a result depends on besides its inputs (a file's
     content).
 
-    `check(environment, **inputs)` returns what is wrong with the inputs it names. It is called before anything runs,
-    once their ranges and choices are valid. It is not called when a link supplies one of them, unless that one has a
-    default.
+    `check(environment, **inputs)` returns what is wrong with the inputs it names: of one that it says (`NAME: what is
+    wrong`), else of the first. It is called before anything runs, once their ranges and choices are valid. It is not
+    called when a link supplies one of them, unless that one has a default.
 
     `needs(**inputs)` returns the names of the lazy inputs that are required, given the others.
 

@@ -203,6 +203,28 @@ def test_a_class_may_check_its_inputs_instead_of_their_ranges() -> None:
     assert (problem.type, problem.details) == ("custom_validation_failed", "value - too big")
 
 
+@pytest.mark.parametrize(
+    ("verdict", "name", "details"),
+    [
+        ("second: too long", "second", "second - too long"),
+        ("first: 5: too much", "first", "first - 5: too much"),
+        ("no such pair", "first", "first - no such pair"),
+        ("third: of no input", "first", "first - third: of no input"),
+        (False, "first", "first"),
+    ],
+)
+def test_a_check_that_comes_last_complains_of_the_input_that_it_names(
+    verdict: str | bool, name: str, details: str
+) -> None:
+    check = InputCheck(lambda **_: verdict, frozenset({"first", "second"}), comes_last=True)
+    checked = rules("Checked", {"first": "INT", "second": "STRING"}, is_output=True, check=check)
+    (problem,) = (
+        find_problems({"1": node("Checked", first=1, second="a")}, {"Checked": checked}.get).node_problems["1"].problems
+    )
+    assert (problem.extra_info["input_name"], problem.details) == (name, details)
+    assert problem.explanation is not None and problem.explanation.field == name
+
+
 def test_a_check_that_raises_is_the_nodes_problem() -> None:
     def fail(value: int) -> bool:
         raise KeyError(value)

@@ -39,7 +39,7 @@ def _complaint(environment: NodeEnvironment, f_string: str) -> str | None:
                 _path_of(field)
                 _check_conversion(conversion)
                 _check_spec_names(spec or "")
-    except BadFormat as error:
+    except (BadFormat, TextTooLong) as error:
         return str(error)
     return None
 

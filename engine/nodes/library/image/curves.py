@@ -29,7 +29,7 @@ def _complaint(environment: NodeEnvironment, curve: object) -> str | None:
     try:
         Curve.from_raw(curve)
     except ValueError as error:
-        return str(error).removeprefix("curve: ")
+        return str(error)
     return None
 
 

@@ -29,7 +29,7 @@ class InputFolder(InputFile):
                 return None
         except (OSError, ValueError):
             pass
-        return f"folder: no such folder in the input folder; got {str(value)!r}, expected one of the names offered"
+        return f"no such folder in the input folder; got {str(value)!r}, expected one of the names offered"
 
 
 def _content(environment: NodeEnvironment, folder: object) -> str | None:
