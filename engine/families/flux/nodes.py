@@ -8,7 +8,7 @@ from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.diffusion.model_sampling_variants import FluxFlow
 from darkroom.engine.families.flux.uso_files import StyleTokens, layer_outputs
 from darkroom.engine.images.pixels import resize_image
-from darkroom.engine.nodes.base import Combo, Float, Int, NodeContext, NodeEnvironment, PromptText, node
+from darkroom.engine.nodes.base import Float, Int, NodeContext, NodeEnvironment, OpenCombo, PromptText, node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
 from darkroom.engine.nodes.library.sampling.model_sampling import MODEL_MODULE, sampled_with
 from darkroom.engine.nodes.sockets import CLIP, CLIP_VISION_OUTPUT, CONDITIONING, IMAGE, MODEL, MODEL_PATCH
@@ -86,7 +86,7 @@ def flux_kontext_multi_reference_latent_method(
     context: NodeContext,
     *,
     conditioning: CONDITIONING,
-    reference_latents_method: Annotated[str, Combo(REFERENCE_METHODS)],
+    reference_latents_method: Annotated[str, OpenCombo(REFERENCE_METHODS)],
 ) -> CONDITIONING:
     is_behind = "uxo" in reference_latents_method or "uso" in reference_latents_method
     method = "uxo" if is_behind else reference_latents_method

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from darkroom.contract.errors import Problem
+from darkroom.contract.graph.validate import find_problems
 from darkroom.engine.families.flux import nodes
 from darkroom.engine.nodes.built_in import built_in_nodes
+from tests.contract.graph.declared import node, rules
 from tests.engine.runtime.runs import NoFiles
 
 CONTEXT: Any = None  # these nodes use nothing of it
@@ -41,15 +45,20 @@ def test_former_names_of_reference_methods_are_taken(given: str, stored: str) ->
     method = nodes.flux_kontext_multi_reference_latent_method
     found = method(CONTEXT, conditioning=conditioning, reference_latents_method=given)
     assert found[0][1]["reference_latents_method"] == stored
-    assert verdict_on(given) is True
+    assert problems_of(given) == []
 
 
 def test_an_unknown_reference_method_is_refused_with_those_there_are() -> None:
-    assert "got 'sideways', expected one of offset, index" in str(verdict_on("sideways"))
+    (problem,) = problems_of("sideways")
+    assert "got 'sideways', expected one of offset, index" in problem.details
+    assert problem.explanation is not None and problem.explanation.allowed == list(nodes.REFERENCE_METHODS)
 
 
-def verdict_on(method: str) -> object:
+def problems_of(method: str) -> list[Problem]:
+    """Return the problems of a prompt with a reference method."""
     [item] = [item for item in built_in_nodes() if item.class_type == "FluxKontextMultiReferenceLatentMethod"]
-    check = item.rules(NoFiles()).check
-    assert check is not None and check.takes("reference_latents_method")
-    return check.function(reference_latents_method=method)
+    own = replace(item.rules(NoFiles()), is_output=True)
+    empty = rules("Empty", {}, ("CONDITIONING",))
+    prompt = {"1": node("Empty"), "2": node("Method", conditioning=["1", 0], reference_latents_method=method)}
+    found = find_problems(prompt, {"Empty": empty, "Method": own}.get).node_problems
+    return list(found["2"].problems) if found else []
