@@ -9,12 +9,11 @@ import torch
 
 from darkroom.engine.diffusion.flow_levels import model_sampling_of
 from darkroom.engine.diffusion.host_levels import of_batch
-from darkroom.engine.diffusion.model_sampling_variants import RectifiedFlow
 from darkroom.engine.diffusion.noise import NoiseSampler, default_noise_sampler
 from darkroom.engine.diffusion.options import ExtraArgs
 from darkroom.engine.diffusion.samplers.base import ModelFunction, StepCallback, get_ancestral_step, report
 from darkroom.engine.diffusion.samplers.declaration import sampler
-from darkroom.engine.diffusion.samplers.flow import ancestral, blended, dpmpp_2s_step, instead
+from darkroom.engine.diffusion.samplers.flow import ancestral, dpmpp_2s_step, instead
 
 
 @sampler("dpmpp_2s_ancestral", evaluations_per_step=2, deterministic=False, flow=instead(ancestral(dpmpp_2s_step)))
@@ -94,10 +93,10 @@ def _clipped(noise: torch.Tensor, num_deviations: float) -> torch.Tensor:
 def _renoised(model: ModelFunction, denoised: torch.Tensor, noise: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
     """Return a prediction with noise up to `sigma`, as the model's parameterisation adds it."""
     sampling: Any = model_sampling_of(model)
-    if isinstance(sampling, RectifiedFlow):
-        scale = sampling.noise_scale
-        return blended(denoised, noise if scale == 1.0 else noise * scale, sigma)
-    return denoised + sigma * noise
+    if sampling is None:
+        return denoised + sigma * noise
+    noised: torch.Tensor = sampling.noise_scaling(sigma, noise, denoised)
+    return noised
 
 
 @sampler("lcm", evaluations_per_step=1, deterministic=False)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from darkroom.engine.diffusion.model_sampling_variants import Flow
+from darkroom.engine.diffusion.model_sampling_variants import DiscreteImageToImageFlow, Flow
 from darkroom.engine.diffusion.samplers.registry import declared_samplers
 
 RECORDED = {
@@ -59,7 +59,7 @@ class ToyModel:
     def __init__(self, noise_scale: float = 1.0) -> None:
         self.inner_model = self
         self.model_patcher = self
-        self.model_sampling = Flow(3.0, multiplier=1000)
+        self.model_sampling: Any = Flow(3.0, multiplier=1000)
         self.model_sampling.noise_scale = noise_scale
 
     def get_model_object(self, name: str) -> Any:
@@ -92,3 +92,16 @@ def test_flows_are_sampled_as_in_comfyui(name: str) -> None:
 @pytest.mark.parametrize("name", SCALED_NOISE)
 def test_fresh_noise_is_that_of_the_models_training(name: str) -> None:
     assert _sampled(name, ToyModel(noise_scale=1.4)) == pytest.approx(SCALED_NOISE[name], abs=5e-5)
+
+
+def test_lcm_adds_noise_as_the_models_parameterisation_does() -> None:
+    model = ToyModel()
+    model.model_sampling = DiscreteImageToImageFlow()  # whose levels have no noise
+    x = torch.randn(1, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    levels = [0.9, 0.6, 0.3]
+    expected = x
+    for level in levels:
+        expected = model(expected, torch.tensor([level]))
+    lcm = declared_samplers()["lcm"].function
+    sampled = lcm(model, x, torch.tensor([*levels, 0.0]), extra_args={"seed": 5, "model_options": {}})
+    assert torch.equal(sampled, expected)
