@@ -22,5 +22,7 @@ def axis_positions(
     `first` is that of the first one, which is not scaled.
     """
     asked: Mapping[str, float] = (options or {}).get(ROPE_OPTIONS) or {}
-    start = first + asked.get(f"shift_{axis}", 0.0)
-    return torch.arange(count, dtype=torch.float32, device=device) * asked.get(f"scale_{axis}", 1.0) + start
+    scale, start = asked.get(f"scale_{axis}", 1.0), first + asked.get(f"shift_{axis}", 0.0)
+    positions = torch.arange(count, dtype=torch.float32, device=device)
+    scaled = positions if scale == 1 else positions * scale  # nothing is launched where nothing is asked for
+    return scaled if start == 0 else scaled + start
