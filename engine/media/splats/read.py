@@ -30,6 +30,7 @@ PLY_TYPES = {
     "float32": "f4", "float64": "f8",
 }  # fmt: skip
 LONGEST_HEADER_BYTES, MAX_PROPERTIES = 1 << 20, 1024
+LEAST_FLOATS = 14  # of a Gaussian with the base colour alone
 DEFAULT_SCALE = 0.01
 SPLAT_RECORD = np.dtype([("place", "<f4", 3), ("scale", "<f4", 3), ("color", "u1", 4), ("rotation", "u1", 4)])
 EXPECTED = "a .ply, .splat, .ksplat or .spz of Gaussians"
@@ -66,6 +67,7 @@ def _read_ply(data: bytes, max_bytes: int) -> tuple[NDArray[np.float32], ...]:
         raise ValueError("model_3d: no .ply; got a file without the end of a header")
     start = end + len(PLY_END) + (2 if data[end + len(PLY_END) :][:2] == b"\r\n" else 1)
     count, columns = _ply_columns(data[:end].decode("ascii").splitlines())
+    _check_ply(count, columns, len(data) - start, max_bytes)
     records = np.frombuffer(data, np.dtype(columns), count=count, offset=start)
     names = records.dtype.names or ()
 
@@ -98,6 +100,20 @@ def _ply_columns(header: Sequence[str]) -> tuple[int, list[tuple[str, str]]]:
     if not 0 < len(columns) <= MAX_PROPERTIES or count < 1:
         raise ValueError(f"model_3d: an empty .ply; got {count} Gaussians of {len(columns)} properties")
     return count, columns
+
+
+def _check_ply(count: int, columns: Sequence[tuple[str, str]], num_bytes: int, max_bytes: int) -> None:
+    """Raise ValueError for a file that is cut, and for columns of bytes that are too many as floats."""
+    needed_bytes = count * np.dtype(list(columns)).itemsize
+    if needed_bytes > num_bytes:
+        raise ValueError(
+            f"model_3d: a damaged .ply; got {num_bytes} bytes, expected {needed_bytes} of {count} Gaussians"
+        )
+    as_floats = count * max(len(columns), LEAST_FLOATS) * 4
+    if as_floats > max_bytes:
+        raise ValueError(
+            f"model_3d: too large for the free memory; got {as_floats} bytes, expected at most {max_bytes}"
+        )
 
 
 def _ply_harmonics(names: Sequence[str], of: Callable[..., NDArray[np.float32]], count: int) -> NDArray[np.float32]:

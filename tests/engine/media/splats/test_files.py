@@ -80,7 +80,7 @@ def test_a_file_cut_anywhere_is_refused_with_a_reason(kind: str) -> None:
 
 def test_declared_numbers_take_no_memory() -> None:
     huge = WRITERS["ply"](cloud(2).item(0)).replace(b"vertex 2", b"vertex 99999999999")
-    with pytest.raises(ValueError):  # noqa: PT011
+    with pytest.raises(ValueError, match="model_3d: a damaged .ply; got .* expected .* of 99999999999 Gaussians"):
         read_splat(huge, "ply", ROOM)
     header = struct.pack("<BBxxIIIIH", 0, 1, 2**32 - 1, 1, 1, 1, 0).ljust(KSPLAT_HEADER_BYTES, b"\0")
     with pytest.raises(ValueError, match="no .ksplat; got level 0 and 4294967295 sections"):
@@ -88,6 +88,15 @@ def test_declared_numbers_take_no_memory() -> None:
     bomb = gzip.compress(struct.pack("<IIIBBBB", 0x5053474E, 2, 5, 0, 12, 0, 0) + bytes(ROOM * 4))
     with pytest.raises(ValueError, match="too large for the free memory"):
         read_splat(bomb, "spz", ROOM)
+
+
+def test_bytes_that_are_too_many_as_floats_are_refused() -> None:
+    """Three bytes of a Gaussian become 14 floats."""
+    count = ROOM // 50
+    header = f"ply\nformat binary_little_endian 1.0\nelement vertex {count}\n"
+    header += "".join(f"property uchar {axis}\n" for axis in "xyz") + "end_header\n"
+    with pytest.raises(ValueError, match="model_3d: too large for the free memory"):
+        read_splat(header.encode() + bytes(count * 3), "ply", ROOM)
 
 
 def test_sections_that_overlap_are_refused() -> None:
