@@ -12,12 +12,11 @@ from darkroom.engine.nodes.base import (
     Growing,
     Matched,
     NodeContext,
-    NodeEnvironment,
     OpenCombo,
     Out,
-    Widget,
     node,
 )
+from darkroom.engine.nodes.page_widgets import PageWidget
 
 MAX_BRANCHES = 32
 
@@ -30,13 +29,7 @@ class Branched(Matched):
         return {"template": {"template_id": self.template, "allowed_types": ",".join(self.allowed)}, "lazy": True}
 
 
-class BranchNames(Widget):
-    """The page's list of the names that its user gave the connected inputs, in their order."""
-
-    def type_in(self, environment: NodeEnvironment) -> str:
-        return "ARRAY"
-
-
+BRANCH_NAMES = PageWidget("ARRAY")  # those that the user of the page gave the connected inputs, in their order
 BRANCH = Branched("COMFY_MATCHTYPE_V3", template="branch")
 
 
@@ -69,7 +62,7 @@ def branch_node(
         Mapping[str, object], Growing(item=Field("branch", BRANCH), prefix="branch", min=1, max=MAX_BRANCHES)
     ],
     branch: Annotated[str, OpenCombo()],
-    branch_names: Annotated[object, BranchNames()],
+    branch_names: Annotated[object, BRANCH_NAMES],
 ) -> Annotated[object, BRANCH, Out("output")]:
     """Pass the value of one branch on; what the others need is not computed.
 

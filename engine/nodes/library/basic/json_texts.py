@@ -6,21 +6,19 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from darkroom.contract.graph.spec import ValueDict
 from darkroom.engine.nodes.base import (
     DynamicChoice,
     Field,
     Int,
     NodeContext,
-    NodeEnvironment,
     Out,
     Socket,
     Text,
-    Widget,
     node,
 )
 from darkroom.engine.nodes.library.basic.patterns import joined
 from darkroom.engine.nodes.library.basic.value_texts import json_text
+from darkroom.engine.nodes.page_widgets import PageWidget
 from darkroom.engine.nodes.sockets import STRING
 
 VERSION = "0.33.0"
@@ -29,21 +27,12 @@ MODULE = "comfy_extras.nodes_string"
 Line = Text(multiline=False)
 Multiline = Annotated[str, Text(multiline=True)]
 Indent = Annotated[int, Int(min=0, max=8)]
+PALETTE = PageWidget("COLORS", extra={"socketless": False})  # a list of colours, each `#rrggbb`
 STYLES = (
     ("none", ()),
     ("photo", (Field("photo", Line, ""),)),
     ("art_style", (Field("art_style", Line, ""),)),
 )
-
-
-class Palette(Widget):
-    """The page's widget for a list of colours, each `#rrggbb`."""
-
-    def type_in(self, environment: NodeEnvironment) -> str:
-        return "COLORS"
-
-    def options(self) -> ValueDict:
-        return {"socketless": False}
 
 
 @node("JsonExtractString", display_name="Extract Text from JSON", category="text", python_module=MODULE,
@@ -88,7 +77,7 @@ def build_json_prompt_ideogram(
     aesthetics: Annotated[str, Line] = "",
     lighting: Annotated[str, Line] = "",
     medium: Annotated[str, Line] = "",
-    color_palette: Annotated[Any, Palette()] = (),
+    color_palette: Annotated[Any, PALETTE] = (),
 ) -> Annotated[dict[str, Any], Socket("DICT"), Out("prompt")]:
     """Return the structured prompt of Ideogram 4: a description, a style, a background and elements."""
     caption: dict[str, Any] = {}

@@ -5,22 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from darkroom.contract.graph.facts import NodeFacts
-from darkroom.contract.graph.spec import ValueDict
 from darkroom.engine.images.text_overlay import TextStyle, color_of, with_text
-from darkroom.engine.nodes.base import Combo, Flag, Float, NodeContext, NodeEnvironment, Out, Text, Widget, node
+from darkroom.engine.nodes.base import Combo, Flag, Float, NodeContext, NodeEnvironment, Out, Text, node
+from darkroom.engine.nodes.page_widgets import Color
 from darkroom.engine.nodes.sockets import IMAGE
 
 MAX_CHARACTERS = 4_000
-
-
-class Color(Widget):
-    """The page's widget for a colour, a text such as `#ff0000`."""
-
-    def type_in(self, environment: NodeEnvironment) -> str:
-        return "COLOR"
-
-    def options(self) -> ValueDict:
-        return {"socketless": True}
 
 
 def _complaint(environment: NodeEnvironment, text: str = "", color: str = "#ffffff") -> str | None:
@@ -42,7 +32,7 @@ def text_overlay(
     images: IMAGE,
     text: Annotated[str, Text(multiline=True)] = "",
     font_size: Annotated[float, Float(min=0.5, max=50.0, step=0.5)] = 5.0,
-    color: Annotated[str, Color()] = "#ffffff",
+    color: Color = "#ffffff",
     position: Annotated[str, Combo(("top", "bottom"))] = "top",
     align: Annotated[str, Combo(("left", "center", "right"))] = "left",
     outline: Annotated[bool, Flag()] = True,

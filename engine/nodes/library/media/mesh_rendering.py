@@ -20,9 +20,9 @@ from darkroom.engine.media.surfaces.render import (
     view_of,
 )
 from darkroom.engine.nodes.base import Combo, Int, NodeContext, NodeEnvironment, Optional, Out, Socket, node
-from darkroom.engine.nodes.library.image.text_overlay import Color
 from darkroom.engine.nodes.library.media.free_memory import check_fits
 from darkroom.engine.nodes.library.media.mesh_repair import CATEGORY, MODULE
+from darkroom.engine.nodes.page_widgets import Color
 from darkroom.engine.nodes.sockets import CAMERA, IMAGE, MASK, MESH
 
 BYTES_PER_PIXEL = 200  # while an image is made: rays, and what those that meet a triangle show
@@ -49,7 +49,7 @@ def render_mesh(
     mode: Annotated[str, Combo(MODES)],
     width: Side = 1024,
     height: Side = 1024,
-    background: Annotated[str, Color()] = "#000000",
+    background: Color = "#000000",
     model_3d_info: ModelInfo = None,
     camera_info: Annotated[CAMERA | None, Optional()] = None,
 ) -> tuple[Annotated[IMAGE, Out("image")], Annotated[MASK, Out("mask")]]:

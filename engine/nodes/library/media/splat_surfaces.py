@@ -15,10 +15,10 @@ from darkroom.engine.media.splats.render import STYLES, RenderOptions, rendered
 from darkroom.engine.media.splats.splat import ATTRIBUTES, Splat
 from darkroom.engine.media.splats.surface import SurfaceOptions, surface_of
 from darkroom.engine.nodes.base import Combo, Float, Int, NodeContext, Optional, Out, node
-from darkroom.engine.nodes.library.image.text_overlay import Color
 from darkroom.engine.nodes.library.media.free_memory import check_fits
 from darkroom.engine.nodes.library.media.mesh_rendering import background_complaint, rgb_of
 from darkroom.engine.nodes.library.media.splats import CATEGORY, MODULE
+from darkroom.engine.nodes.page_widgets import Color
 from darkroom.engine.nodes.sockets import CAMERA, IMAGE, MASK, MESH, SPLAT
 
 BYTES_PER_VOXEL, BYTES_PER_PIXEL = 64, 48  # while a surface and an image are made
@@ -67,7 +67,7 @@ def render_splat(
     headlight_shading: Annotated[float, Float(min=0.0, max=3.0, step=0.05)] = 0.0,
     opacity_threshold: Annotated[float, Float(min=0.0, max=1.0, step=0.01)] = 0.0,
     render_style: Annotated[str, Combo(STYLES)],
-    background: Annotated[str, Color()] = "#000000",
+    background: Color = "#000000",
     bg_image: Annotated[IMAGE | None, Optional()] = None,
     camera_info: Annotated[CAMERA | None, Optional()] = None,
 ) -> tuple[Annotated[IMAGE, Out("image")], Annotated[MASK, Out("mask")]]:
