@@ -54,7 +54,7 @@ def _wanted(
 
 
 @node("BranchNode", display_name="Branch", category="utilities/logic", python_module="comfy_extras.nodes_logic",
-      needs=_wanted, output_matchtypes=["branch"], comfyui_version="0.46.0")  # fmt: skip
+      needs=_wanted, comfyui_version="0.46.0")  # fmt: skip
 def branch_node(
     context: NodeContext,
     *,

@@ -21,7 +21,7 @@ ITEM = Matched("COMFY_MATCHTYPE_V3", template="type")
 
 
 @node("CreateList", display_name="Create List", category="utilities", python_module=ITEMS_MODULE, input_is_list=True,
-      is_input_list=True, output_matchtypes=["type"], comfyui_version=VERSION)  # fmt: skip
+      is_input_list=True, comfyui_version=VERSION)  # fmt: skip
 def create_list(
     context: NodeContext,
     *,

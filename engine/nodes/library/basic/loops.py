@@ -79,7 +79,7 @@ def _is_always_new(environment: NodeEnvironment) -> float:
 
 
 @node("StartLoop", display_name="Start Loop", category=CATEGORY, python_module=MODULE, input_is_list=True,
-      is_input_list=True, output_matchtypes=[None, None, None, "list_item", "carried_value"], fingerprint=_runs_again,
+      is_input_list=True, fingerprint=_runs_again,
       facts=NodeFacts(loop="start"), comfyui_version=VERSION)  # fmt: skip
 def start_loop(
     context: NodeContext,
@@ -291,7 +291,7 @@ def loop_result(context: NodeContext, **others: Any) -> ANY:
 
 
 @node("EndLoop", display_name="End Loop", category=CATEGORY, python_module=MODULE, input_is_list=True,
-      is_input_list=True, output_matchtypes=["output_value"], facts=NodeFacts(loop="end"),
+      is_input_list=True, facts=NodeFacts(loop="end"),
       comfyui_version=VERSION)  # fmt: skip
 def end_loop(
     context: NodeContext,
