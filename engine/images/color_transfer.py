@@ -46,6 +46,7 @@ def transferred(
     is_lab = method != "histogram"
     convert = rgb_to_lab if is_lab else _unchanged
     fitted = None
+    wanted, measured = _converted(reference[:1], convert) if baseline is None else [], 0  # of that frame of `reference`
     if baseline is not None:
         fitted = _fitted(method, [convert(item) for item in _frames(target[baseline])], _converted(reference, convert))
     for index, frame in enumerate(_frames(target)):
@@ -53,7 +54,9 @@ def transferred(
         mapping = fitted
         if mapping is None:
             against = min(index, len(reference) - 1)
-            mapping = _fitted(method, [source], _converted(reference[against : against + 1], convert))
+            if against != measured:
+                wanted, measured = _converted(reference[against : against + 1], convert), against
+            mapping = _fitted(method, [source], wanted)
         changed = mapping(source)
         if strength != 1.0:
             changed = torch.lerp(source, changed, strength)
