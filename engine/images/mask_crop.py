@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
+from darkroom.engine.images.morphology import dilate
 from darkroom.engine.images.pixels import resize
 
 FAINT = 0.05  # of a mask, taken for nothing
@@ -65,9 +66,8 @@ def _grown(mask: torch.Tensor, grow_px: int) -> torch.Tensor:
     """Return the mask grown by so many pixels, or shrunk where they are negative."""
     if grow_px == 0:
         return mask
-    reach = abs(grow_px)
     spread = mask if grow_px > 0 else 1.0 - mask
-    spread = functional.max_pool2d(spread[None, None], 2 * reach + 1, stride=1, padding=reach)[0, 0]
+    spread = dilate(spread[None, None], 2 * abs(grow_px) + 1)[0, 0]
     return spread if grow_px > 0 else 1.0 - spread
 
 
