@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.nodes.base import NodeContext, node
-from darkroom.engine.nodes.library.model.lora import LoraName, Strength, with_lora
+from darkroom.engine.nodes.library.model.lora import LoraName, Strength, lora_loader, lora_loader_model_only
 from darkroom.engine.nodes.sockets import CLIP, MODEL
 
 CATEGORY = "model/loaders"
@@ -34,13 +34,15 @@ def lora_loader_bypass(
     strength_clip: Strength = 1.0,
 ) -> tuple[MODEL, CLIP]:
     """Apply a LoRA to a model and its text encoder."""
-    if strength_model == 0 and strength_clip == 0:
-        return model, clip
-    source = context.models.files.state("loras", lora_name)
-    tensors = context.models.files.tensors("loras", lora_name)
-    patched, patched_clip = with_lora(model, clip, tensors, strength_model, strength_clip, source)
-    assert patched is not None and patched_clip is not None
-    return patched, patched_clip
+    patched: tuple[MODEL, CLIP] = lora_loader(
+        context,
+        model=model,
+        clip=clip,
+        lora_name=lora_name,
+        strength_model=strength_model,
+        strength_clip=strength_clip,
+    )
+    return patched
 
 
 @node(
@@ -56,12 +58,7 @@ def lora_loader_bypass_model_only(
     context: NodeContext, *, model: MODEL, lora_name: LoraName, strength_model: Strength = 1.0
 ) -> MODEL:
     """Apply a LoRA to a model alone."""
-    if strength_model == 0:
-        return model
-    source = context.models.files.state("loras", lora_name)
-    tensors = context.models.files.tensors("loras", lora_name)
-    patched, _ = with_lora(model, None, tensors, strength_model, 0.0, source)
-    assert patched is not None
+    patched: MODEL = lora_loader_model_only(context, model=model, lora_name=lora_name, strength_model=strength_model)
     return patched
 
 
