@@ -30,7 +30,10 @@ from rich.table import Table
 
 from benchmark.machine import describe_cpu
 from darkroom.engine.engine import Engine, RunRequest
-from darkroom.engine.nodes.base import Int, NodeClass, NodeContext, NodeOutput, Socket, node
+from darkroom.engine.nodes.base import NodeClass, NodeContext, NodeOutput
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Socket
+from darkroom.engine.nodes.widgets import Int
 from darkroom.engine.server.app import create_app
 from darkroom.engine.server.engine_start import EngineStart
 from darkroom.engine.settings import EngineSettings

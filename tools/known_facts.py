@@ -11,8 +11,8 @@ import json
 from dataclasses import replace
 
 from darkroom.contract.graph.facts import KNOWN_PATH
-from darkroom.engine.nodes.base import FunctionNode
 from darkroom.engine.nodes.built_in import built_in_nodes
+from darkroom.engine.nodes.function_node import FunctionNode
 from darkroom.engine.nodes.library.sampling.sampling import facts_of_samplers
 
 LISTS_SAMPLERS = "KSamplerSelect"

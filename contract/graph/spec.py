@@ -1,4 +1,4 @@
-"""Declaration of a node: its inputs and outputs. Plain data, made by `engine/nodes/base.py`.
+"""Declaration of a node: its inputs and outputs. Plain data, made by `engine/nodes/declaration.py`.
 
 `NodeSpec` is the declaration as clients see it. `NodeRules` is the same, laid out once per class and run for the code
 that goes over every node of a graph: sets and dicts instead of searches.

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from darkroom.contract.graph.spec import ValueDict, Values
 from darkroom.engine.models.files.folders import ModelFolders
-from darkroom.engine.nodes.base import FunctionNode, ModelFile
 from darkroom.engine.nodes.catalogue import Catalogue
+from darkroom.engine.nodes.function_node import FunctionNode
+from darkroom.engine.nodes.widgets import ModelFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from darkroom.contract.graph.spec import ValueDict
-from darkroom.engine.nodes.base import NodeEnvironment, Widget
+from darkroom.engine.nodes.base import NodeEnvironment
+from darkroom.engine.nodes.widgets import Widget
 
 HEX_COLOR = re.compile(r"#?([0-9a-fA-F]{6})")
 WITHOUT_SOCKET: Final[Mapping[str, Any]] = {"socketless": True}

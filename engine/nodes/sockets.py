@@ -26,7 +26,7 @@ from darkroom.engine.models.model import Model
 from darkroom.engine.models.patching.module_patcher import ModulePatcher
 from darkroom.engine.models.shape_vae import Voxel
 from darkroom.engine.models.vae import Vae
-from darkroom.engine.nodes.base import Hidden, Socket, Streams
+from darkroom.engine.nodes.markers import Hidden, Socket, Streams
 
 
 class Latent(TypedDict):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from darkroom.contract.graph.facts import NO_FACTS, NodeFacts
 from darkroom.contract.graph.switches import find_left_out, inputs_of, without_left_out
-from darkroom.engine.nodes.base import FunctionNode, NodeClass
+from darkroom.engine.nodes.base import NodeClass
 from darkroom.engine.runtime.request import RunRequest
 
 
@@ -20,6 +20,6 @@ def running_part(request: RunRequest, find_class: Callable[[str], NodeClass | No
     def facts_of(node_id: str) -> NodeFacts:
         node = prompt[node_id]
         found = find_class(str(node.get("class_type"))) if isinstance(node, Mapping) else None
-        return found.facts if isinstance(found, FunctionNode) else NO_FACTS
+        return NO_FACTS if found is None else found.facts
 
     return without_left_out(prompt, find_left_out(inputs_of(prompt), facts_of, request.outputs))

@@ -34,7 +34,7 @@ from darkroom.engine.comfy.packs.discovery import Pack, find_packs
 from darkroom.engine.comfy.packs.layer import add_layer, remove_layer
 from darkroom.engine.comfy.packs.pack_memory import PackMemory, fingerprint
 from darkroom.engine.comfy.packs.trial import try_pack
-from darkroom.engine.nodes.base import FunctionNode
+from darkroom.engine.nodes.function_node import FunctionNode
 from darkroom.engine.nodes.legacy_node import ClassNode, wait_for
 
 PackStatus = Literal["loaded", "failed", "skipped"]

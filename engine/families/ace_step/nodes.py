@@ -6,8 +6,10 @@ from typing import Annotated
 
 import torch
 
-from darkroom.engine.nodes.base import Float, Int, NodeContext, PromptText, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, LATENT
+from darkroom.engine.nodes.widgets import Float, Int, PromptText
 
 CHANNELS, ROWS, RATE_HZ, HOP, FRAMES_PER_CELL = 8, 16, 44100, 512, 8
 MODULE = "comfy_extras.nodes_ace"

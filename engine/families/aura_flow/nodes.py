@@ -6,9 +6,11 @@ from typing import Annotated
 
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.diffusion.model_sampling_variants import Flow
-from darkroom.engine.nodes.base import Float, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.sampling.model_sampling import MODEL_MODULE, sampled_with
 from darkroom.engine.nodes.sockets import MODEL
+from darkroom.engine.nodes.widgets import Float
 
 Shift = Annotated[float, Float(min=0.0, max=100.0, step=0.01)]
 

@@ -8,10 +8,13 @@ import torch
 
 from darkroom.engine.diffusion.model_sampling_variants import CascadeEps
 from darkroom.engine.images.pixels import resize_image
-from darkroom.engine.nodes.base import Float, Int, NodeContext, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
 from darkroom.engine.nodes.library.sampling.model_sampling import MODEL_MODULE, sampled_with
+from darkroom.engine.nodes.markers import Out
 from darkroom.engine.nodes.sockets import CONDITIONING, IMAGE, LATENT, MODEL, VAE
+from darkroom.engine.nodes.widgets import Float, Int
 
 MODULE = "comfy_extras.nodes_stable_cascade"
 CATEGORY = "model/latent/stable cascade"

@@ -9,9 +9,11 @@ import torch
 
 from darkroom.engine.diffusion.host_levels import on_host
 from darkroom.engine.families.chroma_radiance.transformer import NUMBERING_OPTION, OPTIONS, TILE_OPTION
-from darkroom.engine.nodes.base import Flag, Float, Int, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
 from darkroom.engine.nodes.sockets import LATENT, MODEL
+from darkroom.engine.nodes.widgets import Flag, Float, Int
 
 MODULE = "comfy_extras.nodes_chroma_radiance"
 OWN_TILE = -1  # the network's number of patches

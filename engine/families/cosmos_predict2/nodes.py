@@ -7,11 +7,14 @@ from typing import Annotated
 import torch
 
 from darkroom.engine.families.wan.vae_files import LATENT_CHANNELS, WanLatentFormat
-from darkroom.engine.nodes.base import Int, NodeContext, Optional, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Count
 from darkroom.engine.nodes.library.latent.given_frames import repeated, with_given_frames
+from darkroom.engine.nodes.markers import Optional
 from darkroom.engine.nodes.sockets import IMAGE, LATENT, VAE
+from darkroom.engine.nodes.widgets import Int
 
 CELL_PX, FRAMES_RATIO = 8, 4
 

@@ -8,10 +8,12 @@ from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.diffusion.model_sampling_variants import FluxFlow
 from darkroom.engine.families.flux.uso_files import StyleTokens, layer_outputs
 from darkroom.engine.images.pixels import resize_image
-from darkroom.engine.nodes.base import Float, Int, NodeContext, NodeEnvironment, OpenCombo, PromptText, node
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
 from darkroom.engine.nodes.library.sampling.model_sampling import MODEL_MODULE, sampled_with
 from darkroom.engine.nodes.sockets import CLIP, CLIP_VISION_OUTPUT, CONDITIONING, IMAGE, MODEL, MODEL_PATCH
+from darkroom.engine.nodes.widgets import Float, Int, OpenCombo, PromptText
 
 MODULE = "comfy_extras.nodes_flux"
 CATEGORY = "model/conditioning/flux"

@@ -8,9 +8,11 @@ from typing import Annotated
 import torch
 
 from darkroom.engine.families.flux2.vae_files import Flux2LatentFormat
-from darkroom.engine.nodes.base import Int, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
 from darkroom.engine.nodes.sockets import LATENT, SIGMAS
+from darkroom.engine.nodes.widgets import Int
 
 MODULE = "comfy_extras.nodes_flux"
 VERSION = "0.30.0"  # of ComfyUI, whose these are

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from darkroom.contract.graph.facts import NodeFacts
-from darkroom.engine.nodes.base import ModelCombo, NodeContext, PromptText, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import CLIP, CONDITIONING
+from darkroom.engine.nodes.widgets import ModelCombo, PromptText
 
 MODULE = "comfy_extras.nodes_hidream"
 TEXT_TYPE = "hidream"

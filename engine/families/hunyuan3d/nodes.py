@@ -8,9 +8,12 @@ import torch
 
 from darkroom.engine.families.hunyuan3d.vae_files import LATENT_CHANNELS
 from darkroom.engine.models.shape_vae import ShapeVae, Voxel
-from darkroom.engine.nodes.base import Int, NodeContext, Optional, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Count, Negative, Positive
+from darkroom.engine.nodes.markers import Optional
 from darkroom.engine.nodes.sockets import CLIP_VISION_OUTPUT, LATENT, VAE, VOXEL, Conditioning
+from darkroom.engine.nodes.widgets import Int
 
 MODULE = "comfy_extras.nodes_hunyuan3d"
 CATEGORY = "model/conditioning/hunyuan 3d"

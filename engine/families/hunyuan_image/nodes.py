@@ -6,10 +6,12 @@ from typing import Annotated
 
 import torch
 
-from darkroom.engine.nodes.base import Float, Int, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Negative, Positive, Start
 from darkroom.engine.nodes.sockets import CONDITIONING, LATENT
+from darkroom.engine.nodes.widgets import Float, Int
 
 MODULE = "comfy_extras.nodes_hunyuan"
 CHANNELS, CELL_PX = 64, 32

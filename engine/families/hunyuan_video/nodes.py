@@ -8,10 +8,13 @@ import torch
 
 from darkroom.engine.families.hunyuan_video.text import TURN
 from darkroom.engine.images.pixels import resize_image
-from darkroom.engine.nodes.base import Combo, Int, NodeContext, Optional, PromptText, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Positive, Start
+from darkroom.engine.nodes.markers import Optional
 from darkroom.engine.nodes.sockets import CLIP, CLIP_VISION_OUTPUT, CONDITIONING, IMAGE, VAE
+from darkroom.engine.nodes.widgets import Combo, Int, PromptText
 
 MODULE = "comfy_extras.nodes_hunyuan"
 CHANNELS, CELL_PX, FRAMES_RATIO = 16, 8, 4

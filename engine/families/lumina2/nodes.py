@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from darkroom.engine.nodes.base import Combo, NodeContext, PromptText, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import CLIP, CONDITIONING
+from darkroom.engine.nodes.widgets import Combo, PromptText
 
 MARK = "<Prompt Start>"  # between the instruction and the prompt
 INSTRUCTIONS = {

@@ -6,10 +6,12 @@ from typing import Annotated
 
 import torch
 
-from darkroom.engine.nodes.base import Int, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Count
 from darkroom.engine.nodes.sockets import LATENT
+from darkroom.engine.nodes.widgets import Int
 
 CHANNELS, CELL_PX, FRAMES_RATIO = 12, 8, 6
 

@@ -10,9 +10,12 @@ import torch
 
 from darkroom.engine.families.text.qwen25_vl import EDIT_TEMPLATE
 from darkroom.engine.images.pixels import resize_image
-from darkroom.engine.nodes.base import NodeContext, Optional, PromptText, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import with_appended
+from darkroom.engine.nodes.markers import Optional
 from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, IMAGE, VAE
+from darkroom.engine.nodes.widgets import PromptText
 from darkroom.engine.text.qwen_tokens import IMAGE_PLACEHOLDER
 
 MODULE = "comfy_extras.nodes_qwen"

@@ -13,9 +13,13 @@ from darkroom.engine.families.qwen_image21.prefix_cache import Place, keeping_ru
 from darkroom.engine.families.qwen_image21.prefix_states import Storage
 from darkroom.engine.families.qwen_image21.vae_files import CHANNELS
 from darkroom.engine.images.pixels import resize_image
-from darkroom.engine.nodes.base import Combo, Field, Growing, Int, NodeContext, Optional, Out, PromptText, Socket, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import with_appended
+from darkroom.engine.nodes.markers import Optional, Out, Socket
+from darkroom.engine.nodes.parameters import Field, Growing
 from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, LATENT, MODEL, VAE
+from darkroom.engine.nodes.widgets import Combo, Int, PromptText
 
 MODULE = "comfy_extras.nodes_qwen"
 CATEGORY = "model/conditioning/qwen image"

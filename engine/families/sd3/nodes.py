@@ -8,7 +8,8 @@ import torch
 
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.diffusion.model_sampling_variants import Flow
-from darkroom.engine.nodes.base import Combo, Float, Int, ModelCombo, NodeContext, PromptText, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
 from darkroom.engine.nodes.library.sampling.model_sampling import MODEL_MODULE, sampled_with
 from darkroom.engine.nodes.library.sampling.skip_layers import (
@@ -20,6 +21,7 @@ from darkroom.engine.nodes.library.sampling.skip_layers import (
     skipped_layers,
 )
 from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, LATENT, MODEL
+from darkroom.engine.nodes.widgets import Combo, Float, Int, ModelCombo, PromptText
 
 MODULE = "comfy_extras.nodes_sd3"
 LATENT_CHANNELS = 16

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from darkroom.engine.nodes.base import Float, Int, NodeContext, PromptText, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
 from darkroom.engine.nodes.sockets import CLIP, CONDITIONING
+from darkroom.engine.nodes.widgets import Float, Int, PromptText
 
 SideOrNone = Annotated[int, Int(min=0, max=MAX_SIDE_PX)]
 

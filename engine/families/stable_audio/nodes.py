@@ -8,9 +8,12 @@ import torch
 
 from darkroom.engine.families.stable_audio.transformer import START, TOTAL
 from darkroom.engine.families.stable_audio.vae import SAMPLES_PER_CELL
-from darkroom.engine.nodes.base import Float, Int, NodeContext, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import with_options
+from darkroom.engine.nodes.markers import Out
 from darkroom.engine.nodes.sockets import CONDITIONING, LATENT
+from darkroom.engine.nodes.widgets import Float, Int
 
 MODULE = "comfy_extras.nodes_audio"
 CHANNELS, RATE_HZ = 64, 44100

@@ -8,10 +8,13 @@ import torch
 
 from darkroom.engine.families.wan22.vae_files import WAN22_CHANNELS, Wan22LatentFormat
 from darkroom.engine.images.pixels import resize_image
-from darkroom.engine.nodes.base import Int, NodeContext, Optional, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Count
+from darkroom.engine.nodes.markers import Optional
 from darkroom.engine.nodes.sockets import IMAGE, LATENT, VAE
+from darkroom.engine.nodes.widgets import Int
 
 CELL_PX, FRAMES_RATIO = 16, 4
 

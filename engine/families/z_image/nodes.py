@@ -11,8 +11,11 @@ from darkroom.engine.families.qwen_image.transformer import QwenImageConfig
 from darkroom.engine.families.z_image.fun_control import ZImageFunControlConfig
 from darkroom.engine.models.kinds.diffsynth_patch import DiffSynthPatch
 from darkroom.engine.models.kinds.fun_control_patch import FunControlPatch
-from darkroom.engine.nodes.base import Float, NodeContext, Optional, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Optional
 from darkroom.engine.nodes.sockets import IMAGE, MASK, MODEL, MODEL_PATCH, VAE
+from darkroom.engine.nodes.widgets import Float
 
 
 @node("ZImageFunControlnet", display_name="Apply Z-Image Fun ControlNet", category="model/patch/z-image",

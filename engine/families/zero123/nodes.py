@@ -6,7 +6,8 @@ from typing import Annotated
 
 import torch
 
-from darkroom.engine.nodes.base import Float, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.image_conditioning import (
     VIEWS_MODULE,
     Count,
@@ -19,6 +20,7 @@ from darkroom.engine.nodes.library.conditioning.image_conditioning import (
     image_seen,
 )
 from darkroom.engine.nodes.sockets import CLIP_VISION, IMAGE, VAE
+from darkroom.engine.nodes.widgets import Float
 
 Angle = Annotated[float, Float(min=-180.0, max=180.0, step=0.1, round=False)]
 

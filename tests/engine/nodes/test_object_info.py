@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from darkroom.engine.diffusion.sampling_tables import SamplingTables
-from darkroom.engine.nodes.base import FunctionNode, InputFile, ModelFile
 from darkroom.engine.nodes.built_in import built_in_nodes
 from darkroom.engine.nodes.catalogue import object_info
+from darkroom.engine.nodes.function_node import FunctionNode
+from darkroom.engine.nodes.widgets import InputFile, ModelFile
 from tests.engine.runtime.runs import NoFiles
 from tests.reference import REFERENCE
 from tests.reference.declarations import MAIN, normalised, read_reference

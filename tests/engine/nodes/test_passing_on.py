@@ -14,8 +14,10 @@ import torch
 from darkroom.engine.engine import Engine, RunRequest, RunResult
 from darkroom.engine.images.svg import Svg
 from darkroom.engine.media.video import VideoComponents, VideoFromComponents
-from darkroom.engine.nodes.base import NodeContext, NodeOutput, Socket, node
+from darkroom.engine.nodes.base import NodeContext, NodeOutput
 from darkroom.engine.nodes.built_in import built_in_nodes
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Socket
 from darkroom.engine.nodes.sockets import ANY, AUDIO, IMAGE, LATENT, MASK, STRING, SVG, VIDEO
 from darkroom.engine.runtime.outputs import FileFolders
 from darkroom.engine.settings import EngineSettings

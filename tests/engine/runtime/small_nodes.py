@@ -9,21 +9,10 @@ from typing import Annotated, Any
 
 from darkroom.engine.errors import OutOfMemory
 from darkroom.engine.log_context import report_warning
-from darkroom.engine.nodes.base import (
-    ExecutionBlocker,
-    Expanded,
-    Hidden,
-    Int,
-    Lazy,
-    NodeClass,
-    NodeContext,
-    NodeOutput,
-    Optional,
-    Out,
-    Socket,
-    Text,
-    node,
-)
+from darkroom.engine.nodes.base import ExecutionBlocker, Expanded, NodeClass, NodeContext, NodeOutput
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Hidden, Lazy, Optional, Out, Socket
+from darkroom.engine.nodes.widgets import Int, Text
 
 NUMBER = Annotated[Any, Socket("NUMBER")]
 NUMBERS = Annotated[Any, Socket("NUMBER"), Out("NUMBERS", is_list=True)]

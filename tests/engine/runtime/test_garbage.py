@@ -11,7 +11,9 @@ from typing import Annotated, Any
 
 import pytest
 
-from darkroom.engine.nodes.base import NodeContext, NodeOutput, Socket, node
+from darkroom.engine.nodes.base import NodeContext, NodeOutput
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Socket
 from darkroom.engine.runtime.cache.none import NoCache
 from darkroom.engine.runtime.garbage import COLLECT_EVERY_SECONDS, THRESHOLDS, GarbageCollection
 from tests.contract.graph import declared

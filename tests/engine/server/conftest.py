@@ -13,9 +13,12 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from darkroom.engine.engine import Engine
-from darkroom.engine.nodes.base import Int, NodeClass, NodeContext, NodeOutput, Socket, node
+from darkroom.engine.nodes.base import NodeClass, NodeContext, NodeOutput
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.image import image_batches, images
 from darkroom.engine.nodes.library.model.loaders import NODES as LOADERS
+from darkroom.engine.nodes.markers import Socket
+from darkroom.engine.nodes.widgets import Int
 from darkroom.engine.server.app import create_app
 from darkroom.engine.server.engine_start import EngineStart
 from darkroom.engine.settings import EngineSettings

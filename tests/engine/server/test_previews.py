@@ -15,7 +15,9 @@ import torch
 from PIL import Image
 
 from darkroom.engine.models.kinds.tiny_decoder import TinyDecoder
-from darkroom.engine.nodes.base import NodeContext, NodeOutput, Socket, node
+from darkroom.engine.nodes.base import NodeContext, NodeOutput
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Socket
 from darkroom.engine.settings import PreviewMethod
 from tests.engine.server.conftest import Server, serving
 

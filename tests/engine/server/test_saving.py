@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from darkroom.engine.nodes.base import NodeContext, NodeOutput, node
+from darkroom.engine.nodes.base import NodeContext, NodeOutput
+from darkroom.engine.nodes.declaration import node
 from tests.engine.server.conftest import NUMBER, Server, held, serving, shown
 from tests.engine.server.test_prompts import entered, finished
 from tests.engine.server.test_websocket import until

@@ -18,9 +18,11 @@ from darkroom.engine.families.ltx_video.nodes.ic_lora import downscale_factor_of
 from darkroom.engine.families.ltx_video.nodes.videos import MODULE
 from darkroom.engine.families.ltx_video.transformer import CELL, cell_places
 from darkroom.engine.images.pixels import resize_image
-from darkroom.engine.nodes.base import Float, Int, NodeContext, Optional, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import with_options
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Negative, Positive, Start
+from darkroom.engine.nodes.markers import Optional
 from darkroom.engine.nodes.sockets import (
     CONDITIONING,
     IC_LORA_PARAMETERS,
@@ -31,6 +33,7 @@ from darkroom.engine.nodes.sockets import (
     Conditioning,
     Latent,
 )
+from darkroom.engine.nodes.widgets import Float, Int
 
 PLACES = "keyframe_idxs"
 WEIGHTS = "guide_weights"

@@ -7,7 +7,9 @@ from typing import Annotated, Any
 
 from darkroom.engine.families.ltx_video.nodes.videos import CATEGORY, MODULE
 from darkroom.engine.models.patching.patcher_registries import LORA_METADATA
-from darkroom.engine.nodes.base import NodeContext, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Out
 from darkroom.engine.nodes.sockets import IC_LORA_PARAMETERS, MODEL
 
 FACTOR = "reference_downscale_factor"  # how many times smaller than the video the guides in training were

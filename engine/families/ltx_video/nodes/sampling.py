@@ -9,9 +9,12 @@ import torch
 
 from darkroom.engine.diffusion.model_sampling_variants import FluxFlow
 from darkroom.engine.families.ltx_video.nodes.videos import MODULE
-from darkroom.engine.nodes.base import Flag, Float, Int, NodeContext, Optional, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.sampling.model_sampling import sampled_with
+from darkroom.engine.nodes.markers import Optional
 from darkroom.engine.nodes.sockets import LATENT, MODEL, SIGMAS, Latent
+from darkroom.engine.nodes.widgets import Flag, Float, Int
 
 FEWEST_CELLS, MOST_CELLS = 1024, 4096  # at which the shift is `base_shift` and `max_shift`
 

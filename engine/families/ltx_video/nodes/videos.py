@@ -8,10 +8,13 @@ import torch
 
 from darkroom.engine.images.pixels import resize_image
 from darkroom.engine.media.still_video import compressed
-from darkroom.engine.nodes.base import Float, Int, NodeContext, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Count, Negative, Positive, Start
+from darkroom.engine.nodes.markers import Out
 from darkroom.engine.nodes.sockets import CONDITIONING, IMAGE, LATENT, VAE
+from darkroom.engine.nodes.widgets import Float, Int
 
 MODULE = "comfy_extras.nodes_lt"
 CATEGORY = "model/conditioning/ltxv"

@@ -13,7 +13,9 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from darkroom.engine.nodes.base import NodeContext, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Out
 from darkroom.engine.nodes.sockets import CONDITIONING
 
 NUM_TOKENS, WIDTH = 2, 1024

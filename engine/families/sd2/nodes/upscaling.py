@@ -7,9 +7,12 @@ from typing import Annotated
 import torch
 
 from darkroom.engine.images.pixels import resize
-from darkroom.engine.nodes.base import Float, NodeContext, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import with_options
+from darkroom.engine.nodes.markers import Out
 from darkroom.engine.nodes.sockets import CONDITIONING, IMAGE, LATENT
+from darkroom.engine.nodes.widgets import Float
 
 LATENT_CHANNELS = 4
 CELL_PX = 4

@@ -21,10 +21,13 @@ from darkroom.engine.families.wan.nodes.latents import (
     per_latent_frame,
 )
 from darkroom.engine.images.pixels import resize
-from darkroom.engine.nodes.base import Int, NodeContext, Optional, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Count, Negative, Positive, Start
+from darkroom.engine.nodes.markers import Optional, Out
 from darkroom.engine.nodes.sockets import CONDITIONING, INT, MASK, VAE
+from darkroom.engine.nodes.widgets import Int
 
 FACE_PX = 512  # a side of the images of faces
 

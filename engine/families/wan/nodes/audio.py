@@ -25,9 +25,11 @@ from darkroom.engine.families.wan.nodes.latents import (
     num_latent_frames,
 )
 from darkroom.engine.models.kinds.audio_encoder_value import AudioEncoderOutput
-from darkroom.engine.nodes.base import NodeContext, Optional, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import with_appended, with_options
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Count, Negative, Positive, Start
+from darkroom.engine.nodes.markers import Optional
 from darkroom.engine.nodes.sockets import AUDIO_ENCODER_OUTPUT, CONDITIONING, LATENT, VAE, Conditioning, Latent
 
 FEATURES_HZ = 50

@@ -21,9 +21,12 @@ from darkroom.engine.families.wan.nodes.latents import (
     Side,
     per_latent_frame,
 )
-from darkroom.engine.nodes.base import Combo, Float, NodeContext, Optional, Out, Socket, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Count, Negative, Positive, Start
+from darkroom.engine.nodes.markers import Optional, Out, Socket
 from darkroom.engine.nodes.sockets import CONDITIONING, INT, VAE
+from darkroom.engine.nodes.widgets import Combo, Float
 
 WAN_CAMERA_EMBEDDING = Annotated[Any, Socket("WAN_CAMERA_EMBEDDING")]
 Vector = tuple[float, float, float]

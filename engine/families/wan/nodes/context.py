@@ -6,9 +6,11 @@ from typing import Annotated
 
 from darkroom.engine.diffusion.context_windows import WindowPlan
 from darkroom.engine.diffusion.windowed_batches import ContextWindows
-from darkroom.engine.nodes.base import Flag, Int, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.sampling.context_windows import FIRST, MODULE, FuseMethod, Schedule, with_windows
 from darkroom.engine.nodes.sockets import MODEL
+from darkroom.engine.nodes.widgets import Flag, Int
 
 TIME = 2  # dimension of a latent [B, C, t, h, w]
 FRAMES_PER_CELL = 4

@@ -26,9 +26,12 @@ from darkroom.engine.families.wan.nodes.latents import (
     per_latent_frame,
 )
 from darkroom.engine.images.pixels import resize
-from darkroom.engine.nodes.base import Float, NodeContext, Optional, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Count, Negative, Positive, Start
+from darkroom.engine.nodes.markers import Optional, Out
 from darkroom.engine.nodes.sockets import CONDITIONING, INT, MASK, VAE
+from darkroom.engine.nodes.widgets import Float
 
 
 def _placed(latent: torch.Tensor, first_channel: int, frames: torch.Tensor) -> None:

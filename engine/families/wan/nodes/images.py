@@ -20,9 +20,11 @@ from darkroom.engine.families.wan.nodes.latents import (
     per_latent_frame,
 )
 from darkroom.engine.models.kinds.clip_vision_value import ClipVisionOutput
-from darkroom.engine.nodes.base import NodeContext, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import with_options
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Count, Negative, Positive, Start
+from darkroom.engine.nodes.markers import Out
 from darkroom.engine.nodes.sockets import CONDITIONING, VAE
 
 

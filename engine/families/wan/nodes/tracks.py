@@ -25,9 +25,11 @@ from darkroom.engine.families.wan.nodes.latents import (
     fitted,
 )
 from darkroom.engine.families.wan.vae_files import WanLatentFormat
-from darkroom.engine.nodes.base import Float, Int, NodeContext, Text, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Count, Negative, Positive, Start
 from darkroom.engine.nodes.sockets import CONDITIONING, IMAGE, VAE, Conditioning, Latent
+from darkroom.engine.nodes.widgets import Float, Int, Text
 
 TRACKED_FRAMES = 121  # that tracks are cut or filled up to
 NOTHING = 1e-5  # beside a count that may be 0

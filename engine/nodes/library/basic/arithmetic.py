@@ -7,7 +7,11 @@ import string
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
-from darkroom.engine.nodes.base import Combo, Field, Float, Growing, Int, NodeContext, Out, Socket, Text, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Out, Socket
+from darkroom.engine.nodes.parameters import Field, Growing
+from darkroom.engine.nodes.widgets import Combo, Float, Int, Text
 
 VERSION = "0.30.0"
 CATEGORY = "utilities"

@@ -7,16 +7,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from darkroom.contract.graph.spec import ValueDict
-from darkroom.engine.nodes.base import (
-    Field,
-    Growing,
-    Matched,
-    NodeContext,
-    OpenCombo,
-    Out,
-    node,
-)
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Matched, Out
 from darkroom.engine.nodes.page_widgets import PageWidget
+from darkroom.engine.nodes.parameters import Field, Growing
+from darkroom.engine.nodes.widgets import OpenCombo
 
 MAX_BRANCHES = 32
 

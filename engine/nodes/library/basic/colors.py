@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from darkroom.engine.nodes.base import NodeContext, NodeEnvironment, Out, Socket, node
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Out, Socket
 from darkroom.engine.nodes.page_widgets import Color, rgb_of
 from darkroom.engine.nodes.sockets import FLOAT, INT
 

@@ -6,20 +6,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from darkroom.engine.nodes.base import (
-    DynamicChoice,
-    Field,
-    Int,
-    NodeContext,
-    Out,
-    Socket,
-    Text,
-    node,
-)
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.basic.patterns import joined
 from darkroom.engine.nodes.library.basic.value_texts import json_text
+from darkroom.engine.nodes.markers import Out, Socket
 from darkroom.engine.nodes.page_widgets import PageWidget
+from darkroom.engine.nodes.parameters import DynamicChoice, Field
 from darkroom.engine.nodes.sockets import STRING
+from darkroom.engine.nodes.widgets import Int, Text
 
 VERSION = "0.33.0"
 MODULE = "comfy_extras.nodes_string"

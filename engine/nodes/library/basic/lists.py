@@ -10,7 +10,11 @@ from typing import Annotated, Any
 
 import torch
 
-from darkroom.engine.nodes.base import Field, Growing, Int, Matched, NodeContext, Out, Socket, Text, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Matched, Out, Socket
+from darkroom.engine.nodes.parameters import Field, Growing
+from darkroom.engine.nodes.widgets import Int, Text
 
 VERSION = "0.33.0"
 LATER_VERSION = "0.46.0"

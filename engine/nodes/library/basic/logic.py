@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from darkroom.contract.graph.facts import NodeFacts
-from darkroom.engine.nodes.base import Field, Flag, Growing, Lazy, Matched, NodeContext, OpenCombo, Out, Socket, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Lazy, Matched, Out, Socket
+from darkroom.engine.nodes.parameters import Field, Growing
 from darkroom.engine.nodes.sockets import ANY, BOOLEAN, STRING
+from darkroom.engine.nodes.widgets import Flag, OpenCombo
 
 MODULE = "comfy_extras.nodes_logic"
 VERSION = "0.30.0"

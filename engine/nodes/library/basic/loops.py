@@ -17,26 +17,12 @@ from darkroom.contract.graph.facts import NodeFacts
 from darkroom.contract.graph.loops import MAX_ITERATIONS, LoopNodes, iterations_of, literal_number
 from darkroom.contract.graph.prompt import Node, is_link
 from darkroom.contract.graph.spec import ValueDict
-from darkroom.engine.nodes.base import (
-    DynamicChoice,
-    Expanded,
-    Field,
-    Flag,
-    Growing,
-    Hidden,
-    Int,
-    Matched,
-    NodeContext,
-    NodeEnvironment,
-    NodeOutput,
-    Optional,
-    Out,
-    Socket,
-    Text,
-    Unfollowed,
-    node,
-)
+from darkroom.engine.nodes.base import Expanded, NodeContext, NodeEnvironment, NodeOutput
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Hidden, Matched, Optional, Out, Socket, Unfollowed
+from darkroom.engine.nodes.parameters import DynamicChoice, Field, Growing
 from darkroom.engine.nodes.sockets import ANY, BOOLEAN, INT
+from darkroom.engine.nodes.widgets import Flag, Int, Text
 
 VERSION = "0.46.0"
 CATEGORY = "utilities/looping"

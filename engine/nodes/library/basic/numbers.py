@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from darkroom.contract.graph.spec import ValueDict
-from darkroom.engine.nodes.base import Int, NodeContext, Out, Socket, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Out, Socket
 from darkroom.engine.nodes.sockets import FLOAT, INT
+from darkroom.engine.nodes.widgets import Int
 
 VERSION = "0.33.0"
 MAX_NUMBER_CHARACTERS = 4000  # Python refuses to read whole numbers from about there on

@@ -8,10 +8,13 @@ from typing import Annotated
 from torch._tensor_str import printoptions
 
 from darkroom.contract.graph.facts import NodeFacts
-from darkroom.engine.nodes.base import Flag, Float, Int, NodeContext, NodeOutput, Socket, Text, node
+from darkroom.engine.nodes.base import NodeContext, NodeOutput
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.basic.patterns import TextTooLong
 from darkroom.engine.nodes.library.basic.value_texts import check_length, json_text
+from darkroom.engine.nodes.markers import Socket
 from darkroom.engine.nodes.sockets import ANY, BOOLEAN, FLOAT, INT, STRING
+from darkroom.engine.nodes.widgets import Flag, Float, Int, Text
 
 CATEGORY = "utilities/primitive"
 SHOWN_EDGE_ITEMS = 6  # of each side of a large tensor, as ComfyUI shows it

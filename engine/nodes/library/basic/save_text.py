@@ -7,10 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from darkroom.engine.nodes.base import Combo, FilePrefix, NodeContext, NodeOutput, Out, Socket, Text, node
+from darkroom.engine.nodes.base import NodeContext, NodeOutput
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.basic.patterns import MAX_TEXT_CHARACTERS, TextTooLong
 from darkroom.engine.nodes.library.basic.value_texts import json_text
+from darkroom.engine.nodes.markers import Out, Socket
 from darkroom.engine.nodes.sockets import ExtraPngInfo, Prompt
+from darkroom.engine.nodes.widgets import Combo, FilePrefix, Text
 
 FORMATS = ("txt", "csv", "md", "json")
 

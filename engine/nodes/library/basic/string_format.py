@@ -11,10 +11,14 @@ import string
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
-from darkroom.engine.nodes.base import Field, Growing, NodeContext, NodeEnvironment, Socket, Text, node
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.basic.patterns import MAX_TEXT_CHARACTERS, TextTooLong, joined
 from darkroom.engine.nodes.library.basic.value_texts import check_length
+from darkroom.engine.nodes.markers import Socket
+from darkroom.engine.nodes.parameters import Field, Growing
 from darkroom.engine.nodes.sockets import STRING
+from darkroom.engine.nodes.widgets import Text
 
 MAX_WIDTH = 10_000
 MAX_INDEXES = 10

@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from darkroom.engine.nodes.base import Combo, Flag, Int, NodeContext, Optional, Out, Text, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.basic.patterns import CallerPattern, joined, replaced
+from darkroom.engine.nodes.markers import Optional, Out
 from darkroom.engine.nodes.sockets import BOOLEAN, INT, STRING
+from darkroom.engine.nodes.widgets import Combo, Flag, Int, Text
 
 CATEGORY = "text"
 MODULE = "comfy_extras.nodes_string"

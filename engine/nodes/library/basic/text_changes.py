@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from darkroom.engine.nodes.base import Int, NodeContext, Out, Socket, Text, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.basic.patterns import joined, replaced
+from darkroom.engine.nodes.markers import Out, Socket
+from darkroom.engine.nodes.widgets import Int, Text
 
 VERSION = "0.33.0"
 CATEGORY = "text"

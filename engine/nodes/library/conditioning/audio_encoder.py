@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from darkroom.engine.nodes.base import ModelCombo, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import AUDIO, AUDIO_ENCODER, AUDIO_ENCODER_OUTPUT
+from darkroom.engine.nodes.widgets import ModelCombo
 
 MODULE = "comfy_extras.nodes_audio_encoder"
 

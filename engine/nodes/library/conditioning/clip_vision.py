@@ -7,8 +7,10 @@ from typing import Annotated, Any
 import torch
 
 from darkroom.contract.graph.spec import ValueDict
-from darkroom.engine.nodes.base import Choice, Float, ModelFile, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import CLIP_VISION, CLIP_VISION_OUTPUT, CONDITIONING, IMAGE, STYLE_MODEL
+from darkroom.engine.nodes.widgets import Choice, Float, ModelFile
 
 
 @node("CLIPVisionLoader", display_name="Load CLIP Vision", category="model/loaders")

@@ -12,8 +12,10 @@ import torch
 
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.log_context import report_warning
-from darkroom.engine.nodes.base import Choice, Float, Int, NodeContext, PromptText, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, MASK, Conditioning
+from darkroom.engine.nodes.widgets import Choice, Float, Int, PromptText
 
 MAX_SIDE_PX = 16384
 

@@ -10,9 +10,12 @@ from typing import Annotated, Any
 
 import torch
 
-from darkroom.engine.nodes.base import Choice, Float, NodeContext, Optional, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import with_mask, with_options
+from darkroom.engine.nodes.markers import Optional, Out
 from darkroom.engine.nodes.sockets import CONDITIONING, HOOKS, MASK, TIMESTEPS_RANGE, Conditioning
+from darkroom.engine.nodes.widgets import Choice, Float
 
 Strength = Annotated[float, Float(min=0.0, max=10.0, step=0.01)]
 Share = Annotated[float, Float(min=0.0, max=1.0, step=0.001)]

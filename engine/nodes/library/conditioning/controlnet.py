@@ -6,8 +6,11 @@ from typing import Annotated, Any
 
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.images.pixels import resize
-from darkroom.engine.nodes.base import Combo, Float, ModelFile, NodeContext, Optional, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Optional, Out
 from darkroom.engine.nodes.sockets import CONDITIONING, CONTROL_NET, IMAGE, MASK, MODEL, VAE
+from darkroom.engine.nodes.widgets import Combo, Float, ModelFile
 
 CATEGORY = "model/conditioning/controlnet"
 CONTROL_MODULE = "comfy_extras.nodes_controlnet"

@@ -20,8 +20,11 @@ from darkroom.engine.models.patching.hooks import (
     create_hook_model_as_lora,
     create_target_dict,
 )
-from darkroom.engine.nodes.base import Choice, Flag, Float, Int, ModelFile, NodeContext, Optional, Out, Widget, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Optional, Out
 from darkroom.engine.nodes.sockets import CLIP, HOOK_KEYFRAMES, HOOKS
+from darkroom.engine.nodes.widgets import Choice, Flag, Float, Int, ModelFile, Widget
 
 CREATE, SCHEDULING, COMBINE = (f"advanced/hooks/{name}" for name in ("create", "scheduling", "combine"))
 HOOKS_MODULE = "comfy_extras.nodes_hooks"

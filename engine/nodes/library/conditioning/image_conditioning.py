@@ -10,9 +10,10 @@ from typing import Annotated
 import torch
 
 from darkroom.engine.images.pixels import resize_image
-from darkroom.engine.nodes.base import Int, Out
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
+from darkroom.engine.nodes.markers import Out
 from darkroom.engine.nodes.sockets import CLIP_VISION, CONDITIONING, IMAGE, LATENT, Conditioning
+from darkroom.engine.nodes.widgets import Int
 
 VIEWS_MODULE = "comfy_extras.nodes_stable3d"
 VIEWS_CATEGORY = "conditioning/3d_models"

@@ -11,8 +11,11 @@ from torch.nn import functional
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.contract.graph.spec import ValueDict
 from darkroom.engine.diffusion.differential import thawed_mask
-from darkroom.engine.nodes.base import Flag, Float, Int, NodeContext, Optional, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Optional, Out
 from darkroom.engine.nodes.sockets import CONDITIONING, IMAGE, LATENT, MASK, MODEL, VAE, Conditioning, Latent
+from darkroom.engine.nodes.widgets import Flag, Float, Int
 
 Positive = Annotated[CONDITIONING, Out("positive")]
 Negative = Annotated[CONDITIONING, Out("negative")]

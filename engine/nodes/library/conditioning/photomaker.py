@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from darkroom.engine.nodes.base import ModelCombo, NodeContext, PromptText, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, IMAGE, PHOTOMAKER
+from darkroom.engine.nodes.widgets import ModelCombo, PromptText
 
 MODULE = "comfy_extras.nodes_photomaker"
 PERSON = "photomaker"  # the word of a prompt that the person takes the place of

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from darkroom.engine.nodes.base import Float, NodeContext, Optional, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import with_appended
+from darkroom.engine.nodes.markers import Optional
 from darkroom.engine.nodes.sockets import CLIP_VISION_OUTPUT, CONDITIONING, LATENT
+from darkroom.engine.nodes.widgets import Float
 
 
 @node("unCLIPConditioning", category="model/conditioning")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from darkroom.engine.nodes.base import Float, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import CONDITIONING
+from darkroom.engine.nodes.widgets import Float
 
 
 @node("ConditioningMultiply", display_name="Conditioning (Multiply)", category="model/conditioning/transform")

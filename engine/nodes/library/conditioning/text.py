@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from darkroom.contract.graph.facts import NodeFacts
-from darkroom.engine.nodes.base import Int, NodeContext, PromptText, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import CLIP, CONDITIONING
+from darkroom.engine.nodes.widgets import Int, PromptText
 
 T5_TYPES = ("t5xxl", "pile_t5xl", "t5base", "mt5xl", "umt5xxl")
 

@@ -5,19 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from darkroom.engine.nodes.base import (
-    DynamicChoice,
-    Field,
-    Flag,
-    Float,
-    Int,
-    NodeContext,
-    Optional,
-    Out,
-    PromptText,
-    node,
-)
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Optional, Out
+from darkroom.engine.nodes.parameters import DynamicChoice, Field
 from darkroom.engine.nodes.sockets import AUDIO, CLIP, IMAGE, STRING
+from darkroom.engine.nodes.widgets import Flag, Float, Int, PromptText
 from darkroom.engine.text.token_sampling import TokenSampling
 
 VERSION = "0.30.0"

@@ -13,20 +13,13 @@ import torch
 from darkroom.engine.images.boxes import SIDES, Box, boxes_by_image, checked_box, corners_of
 from darkroom.engine.images.draw_boxes import with_boxes
 from darkroom.engine.images.pixels import resize_image
-from darkroom.engine.nodes.base import (
-    Combo,
-    Int,
-    NodeContext,
-    NodeEnvironment,
-    NodeOutput,
-    Optional,
-    Out,
-    Socket,
-    node,
-)
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment, NodeOutput
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.image.images import PREVIEW_PNG_LEVEL, save_all
+from darkroom.engine.nodes.markers import Optional, Out, Socket
 from darkroom.engine.nodes.page_widgets import WITHOUT_SOCKET, PageWidget
 from darkroom.engine.nodes.sockets import IMAGE
+from darkroom.engine.nodes.widgets import Combo, Int
 
 MAX_SIDE_PX = 16384
 BLANK_PX = 640  # of an image without boxes

@@ -11,10 +11,12 @@ from typing import Annotated
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.images.decode import read_image
 from darkroom.engine.images.pixels import to_pillow
-from darkroom.engine.nodes.base import Flag, Int, NodeContext, NodeEnvironment, NodeOutput, RecordedFile, node
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment, NodeOutput
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.file_content import content_hash
 from darkroom.engine.nodes.library.image.images import damaged_file
 from darkroom.engine.nodes.sockets import IMAGE
+from darkroom.engine.nodes.widgets import Flag, Int, RecordedFile
 
 MAX_SIDE_PX = 16384
 

@@ -8,9 +8,13 @@ from typing import Annotated, Any
 import torch
 
 from darkroom.engine.images.color_transfer import METHODS, transferred
-from darkroom.engine.nodes.base import Combo, DynamicChoice, Field, Float, Int, NodeContext, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.image.image_filters import POST_PROCESSING_MODULE
+from darkroom.engine.nodes.markers import Out
+from darkroom.engine.nodes.parameters import DynamicChoice, Field
 from darkroom.engine.nodes.sockets import IMAGE
+from darkroom.engine.nodes.widgets import Combo, Float, Int
 
 MAX_FRAMES = 10000
 BASELINES = (

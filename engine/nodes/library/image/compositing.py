@@ -19,8 +19,11 @@ from darkroom.engine.images.compositing import (
     same_channels,
 )
 from darkroom.engine.images.pixels import resize_image
-from darkroom.engine.nodes.base import Combo, Flag, Int, NodeContext, Optional, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Optional
 from darkroom.engine.nodes.sockets import IMAGE, MASK
+from darkroom.engine.nodes.widgets import Combo, Flag, Int
 
 MAX_SIDE_PX = 16384
 COMPOSITING_MODULE = "comfy_extras.nodes_compositing"

@@ -8,9 +8,12 @@ import torch
 
 from darkroom.engine.images.mask_crop import cropped_to_mask
 from darkroom.engine.images.pixels import resize
-from darkroom.engine.nodes.base import Float, Int, NodeContext, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Out
 from darkroom.engine.nodes.page_widgets import Color, rgb_of
 from darkroom.engine.nodes.sockets import IMAGE, MASK
+from darkroom.engine.nodes.widgets import Float, Int
 
 ALIASES = ["crop to mask", "mask crop", "crop mask", "mask crop resize", "crop mask resize", "trellis2", "pixal3d"]
 

@@ -12,7 +12,9 @@ import torch
 
 from darkroom.engine.images.curves import STRAIGHT, Curve
 from darkroom.engine.images.pixels import to_uint8
-from darkroom.engine.nodes.base import NodeContext, NodeEnvironment, NodeOutput, Optional, Out, Socket, node
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment, NodeOutput
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Optional, Out, Socket
 from darkroom.engine.nodes.page_widgets import WITHOUT_SOCKET, PageWidget
 from darkroom.engine.nodes.sockets import IMAGE
 

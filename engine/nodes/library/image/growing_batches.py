@@ -12,7 +12,10 @@ import torch
 from torch.nn.functional import pad
 
 from darkroom.engine.images.pixels import resize, resize_image
-from darkroom.engine.nodes.base import Field, Growing, NodeContext, Socket, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Socket
+from darkroom.engine.nodes.parameters import Field, Growing
 from darkroom.engine.nodes.sockets import IMAGE, LATENT, MASK, Latent
 
 VERSION = "0.30.0"

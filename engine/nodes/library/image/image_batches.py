@@ -13,8 +13,11 @@ import torch.nn.functional as F
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.images.batches import position_in_batch
 from darkroom.engine.images.pixels import resize_image
-from darkroom.engine.nodes.base import Hidden, Int, NodeContext, Out, Socket, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Hidden, Out, Socket
 from darkroom.engine.nodes.sockets import IMAGE
+from darkroom.engine.nodes.widgets import Int
 
 MAX_SIDE_PX = 16384
 IMAGES_MODULE = "comfy_extras.nodes_images"

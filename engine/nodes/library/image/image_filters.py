@@ -16,8 +16,11 @@ from darkroom.engine.images.compositing import same_channels
 from darkroom.engine.images.morphology import OPERATIONS
 from darkroom.engine.images.morphology import morphology as apply_morphology
 from darkroom.engine.images.pixels import resize_image
-from darkroom.engine.nodes.base import Combo, Float, Int, NodeContext, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Out
 from darkroom.engine.nodes.sockets import IMAGE
+from darkroom.engine.nodes.widgets import Combo, Float, Int
 
 POST_PROCESSING_MODULE = "comfy_extras.nodes_post_processing"
 MORPHOLOGY_MODULE = "comfy_extras.nodes_morphology"

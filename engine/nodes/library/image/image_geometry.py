@@ -14,8 +14,11 @@ import torch.nn.functional as F
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.images.compositing import with_last_repeated
 from darkroom.engine.images.pixels import IMAGE_METHODS, resize_image
-from darkroom.engine.nodes.base import Choice, Combo, Flag, Float, Int, NodeContext, Optional, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Optional
 from darkroom.engine.nodes.sockets import IMAGE, MASK
+from darkroom.engine.nodes.widgets import Choice, Combo, Flag, Float, Int
 
 MAX_SIDE_PX = 16384
 IMAGES_MODULE = "comfy_extras.nodes_images"

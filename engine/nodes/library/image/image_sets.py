@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 from darkroom.engine.images.image_sets import RESIZE_METHODS, caption_path, captions_of, images_in, read_set
-from darkroom.engine.nodes.base import Choice, InputFile, Int, NodeContext, NodeEnvironment, Optional, node
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Optional
 from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, IMAGE
+from darkroom.engine.nodes.widgets import Choice, InputFile, Int
 
 MODULE = "comfy_extras.nodes_train"
 

@@ -16,24 +16,12 @@ from darkroom.engine.images.animations import Frames, write_animated_png
 from darkroom.engine.images.decode import EXPECTED, find_damage, read_channel, read_image
 from darkroom.engine.images.encode import metadata_texts, write_animated_webp, write_png
 from darkroom.engine.media.frame_stream import FrameStream
-from darkroom.engine.nodes.base import (
-    Choice,
-    Combo,
-    FilePrefix,
-    Flag,
-    Float,
-    Hidden,
-    InputFile,
-    Int,
-    NodeContext,
-    NodeEnvironment,
-    NodeOutput,
-    Out,
-    Socket,
-    node,
-)
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment, NodeOutput
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.file_content import content_hash
+from darkroom.engine.nodes.markers import Hidden, Out, Socket
 from darkroom.engine.nodes.sockets import FRAMES, IMAGE, MASK
+from darkroom.engine.nodes.widgets import Choice, Combo, FilePrefix, Flag, Float, InputFile, Int
 
 PNG_LEVEL, PREVIEW_PNG_LEVEL = 4, 1
 WEBP_METHODS = {"default": 4, "fastest": 0, "slowest": 6}

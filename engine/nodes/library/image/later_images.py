@@ -10,22 +10,13 @@ import torch
 
 from darkroom.engine.images.encode import metadata_texts, write_png
 from darkroom.engine.media.deep_images import EXR_FORMATS, PNG_FORMATS, write_exr, write_png16
-from darkroom.engine.nodes.base import (
-    Choice,
-    Combo,
-    DynamicChoice,
-    Field,
-    FilePrefix,
-    NodeContext,
-    NodeEnvironment,
-    NodeOutput,
-    Optional,
-    Out,
-    Socket,
-    node,
-)
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment, NodeOutput
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.image.images import PREVIEW_PNG_LEVEL, ExtraPngInfo, Prompt, save_all
+from darkroom.engine.nodes.markers import Optional, Out, Socket
+from darkroom.engine.nodes.parameters import DynamicChoice, Field
 from darkroom.engine.nodes.sockets import IMAGE
+from darkroom.engine.nodes.widgets import Choice, Combo, FilePrefix
 
 VERSION = "0.30.0"
 PNG_LEVEL = 4

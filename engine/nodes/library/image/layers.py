@@ -28,21 +28,13 @@ from darkroom.engine.images.layers.layer import (
 )
 from darkroom.engine.images.layers.saved_composition import fingerprint_of, first_placement, read_composition
 from darkroom.engine.images.regions import boxes_of
-from darkroom.engine.nodes.base import (
-    Combo,
-    Flag,
-    Float,
-    Int,
-    NodeContext,
-    NodeOutput,
-    Optional,
-    Socket,
-    Text,
-    node,
-)
+from darkroom.engine.nodes.base import NodeContext, NodeOutput
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.image.images import PREVIEW_PNG_LEVEL, ExtraPngInfo, Prompt, save_all
+from darkroom.engine.nodes.markers import Optional, Socket
 from darkroom.engine.nodes.page_widgets import WITHOUT_SOCKET, PageWidget
 from darkroom.engine.nodes.sockets import IMAGE, MASK
+from darkroom.engine.nodes.widgets import Combo, Flag, Float, Int, Text
 
 MODULE = "comfy_extras.nodes_compositor"
 ALIASES = ["compositor", "composite", "layer", "layers", "layer editor", "psd"]

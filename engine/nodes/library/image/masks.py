@@ -11,9 +11,12 @@ import torch
 
 from darkroom.engine.images.encode import metadata_texts
 from darkroom.engine.images.morphology import dilate, dilate_cross
-from darkroom.engine.nodes.base import Combo, Flag, Float, Int, NodeContext, NodeOutput, Out, Socket, node
+from darkroom.engine.nodes.base import NodeContext, NodeOutput
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.image.images import PNG_LEVEL, save_all
+from darkroom.engine.nodes.markers import Out, Socket
 from darkroom.engine.nodes.sockets import IMAGE, MASK, ExtraPngInfo, Prompt
+from darkroom.engine.nodes.widgets import Combo, Flag, Float, Int
 
 MAX_SIDE_PX = 16384
 MASK_MODULE = "comfy_extras.nodes_mask"

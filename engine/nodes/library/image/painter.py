@@ -12,11 +12,14 @@ from PIL import Image
 
 from darkroom.engine.images.decode import read_first_frame
 from darkroom.engine.images.pixels import from_pillow
-from darkroom.engine.nodes.base import InputFile, Int, NodeContext, NodeEnvironment, NodeOutput, Optional, node
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment, NodeOutput
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.file_content import content_hash
 from darkroom.engine.nodes.library.image.images import PREVIEW_PNG_LEVEL, damaged_file, save_all
+from darkroom.engine.nodes.markers import Optional
 from darkroom.engine.nodes.page_widgets import WITHOUT_SOCKET, Color, rgb_of
 from darkroom.engine.nodes.sockets import IMAGE, MASK
+from darkroom.engine.nodes.widgets import InputFile, Int
 
 HIDDEN: Any = {**WITHOUT_SOCKET, "hidden": True}
 

@@ -6,10 +6,13 @@ from typing import Annotated, Any
 
 from darkroom.engine.images.region_preview import region_preview
 from darkroom.engine.images.regions import boxes_of, regions_of
-from darkroom.engine.nodes.base import Int, NodeContext, NodeOutput, Optional, Out, Socket, node
+from darkroom.engine.nodes.base import NodeContext, NodeOutput
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.image.images import ExtraPngInfo, Prompt
+from darkroom.engine.nodes.markers import Optional, Out, Socket
 from darkroom.engine.nodes.page_widgets import WITHOUT_SOCKET, PageWidget
 from darkroom.engine.nodes.sockets import IMAGE
+from darkroom.engine.nodes.widgets import Int
 
 MAX_SIDE_PX = 16384
 NONE_DRAWN: list[Any] = []

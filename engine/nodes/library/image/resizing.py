@@ -9,7 +9,11 @@ from typing import Annotated, Any
 import torch
 
 from darkroom.engine.images.pixels import resize
-from darkroom.engine.nodes.base import Combo, DynamicChoice, Field, Float, Int, Matched, NodeContext, Out, Socket, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Matched, Out, Socket
+from darkroom.engine.nodes.parameters import DynamicChoice, Field
+from darkroom.engine.nodes.widgets import Combo, Float, Int
 
 VERSION = "0.30.0"
 MAX_SIDE_PX = 16384

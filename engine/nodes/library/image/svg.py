@@ -8,9 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from darkroom.engine.nodes.base import FilePrefix, NodeContext, NodeOutput, Out, Socket, node
+from darkroom.engine.nodes.base import NodeContext, NodeOutput
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.file_metadata import metadata_of
+from darkroom.engine.nodes.markers import Out, Socket
 from darkroom.engine.nodes.sockets import SVG, ExtraPngInfo, Prompt
+from darkroom.engine.nodes.widgets import FilePrefix
 
 ROOT_TAG = re.compile(r"<svg\b[^>]*(?<!/)>")
 

@@ -6,9 +6,12 @@ from typing import Annotated
 
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.images.text_overlay import TextStyle, color_of, with_text
-from darkroom.engine.nodes.base import Combo, Flag, Float, NodeContext, NodeEnvironment, Out, Text, node
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Out
 from darkroom.engine.nodes.page_widgets import Color
 from darkroom.engine.nodes.sockets import IMAGE
+from darkroom.engine.nodes.widgets import Combo, Flag, Float, Text
 
 MAX_CHARACTERS = 4_000
 

@@ -10,8 +10,11 @@ from typing import Annotated, Any
 import torch
 
 from darkroom.engine.images.tiles import merged, tiles_of
-from darkroom.engine.nodes.base import Int, NodeContext, Out, Socket, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Out, Socket
 from darkroom.engine.nodes.sockets import IMAGE
+from darkroom.engine.nodes.widgets import Int
 
 MODULE = "comfy_extras.nodes_images"
 ALIASES = ["split image", "tile image", "slice image"]

@@ -20,9 +20,12 @@ from darkroom.engine.images.training_pixels import (
     resized,
     size_by_edge,
 )
-from darkroom.engine.nodes.base import Float, Int, NodeContext, Out, Socket, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.basic.lists import IMAGE_SOCKET, single_images
+from darkroom.engine.nodes.markers import Out, Socket
 from darkroom.engine.nodes.sockets import IMAGE
+from darkroom.engine.nodes.widgets import Float, Int
 
 VERSION = "0.33.0"
 MODULE = "comfy_extras.nodes_dataset"

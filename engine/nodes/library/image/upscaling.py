@@ -8,8 +8,10 @@ import torch
 
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.layers.tiles import num_tiles, run_in_tiles
-from darkroom.engine.nodes.base import ModelCombo, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import IMAGE, UPSCALE_MODEL
+from darkroom.engine.nodes.widgets import ModelCombo
 
 UPSCALE_MODULE = "comfy_extras.nodes_upscale_model"
 TILE_PX, SMALLEST_TILE_PX, OVERLAP_PX = 512, 128, 32

@@ -13,8 +13,10 @@ from darkroom.engine.media.resample import resample
 from darkroom.engine.media.video import Audio
 from darkroom.engine.models.audio_vae import AudioVae
 from darkroom.engine.models.vae import Vae
-from darkroom.engine.nodes.base import Int, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import AUDIO, LATENT, VAE, Latent
+from darkroom.engine.nodes.widgets import Int
 
 MODULE = "comfy_extras.nodes_audio"
 LOUDEST_DEVIATION = 0.2  # audio whose samples deviate by more is made quieter

@@ -13,9 +13,11 @@ import torch
 
 from darkroom.engine.images.compositing import repeated
 from darkroom.engine.images.pixels import resize
-from darkroom.engine.nodes.base import Float, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.latent.latent_geometry import LATENT_MODULE, with_samples
 from darkroom.engine.nodes.sockets import LATENT
+from darkroom.engine.nodes.widgets import Float
 
 Share = Annotated[float, Float(min=0.0, max=1.0, step=0.01)]
 

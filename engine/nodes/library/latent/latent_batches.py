@@ -14,10 +14,13 @@ import torch
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.images.batches import position_in_batch
 from darkroom.engine.images.compositing import repeated
-from darkroom.engine.nodes.base import Combo, Int, NodeContext, Out, Socket, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.latent.latent_arithmetic import fitted_to
 from darkroom.engine.nodes.library.latent.latent_geometry import CELL_PX, LATENT_MODULE, MAX_SIDE_PX
+from darkroom.engine.nodes.markers import Out, Socket
 from darkroom.engine.nodes.sockets import LATENT, Latent
+from darkroom.engine.nodes.widgets import Combo, Int
 
 
 @node(

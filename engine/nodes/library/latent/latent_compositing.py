@@ -11,9 +11,12 @@ import torch
 import torch.nn.functional as F
 
 from darkroom.engine.images.compositing import paste
-from darkroom.engine.nodes.base import Flag, NodeContext, Optional, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.latent.latent_geometry import CELL_PX, Position, with_samples
+from darkroom.engine.nodes.markers import Optional
 from darkroom.engine.nodes.sockets import LATENT, MASK
+from darkroom.engine.nodes.widgets import Flag
 
 
 @node("LatentComposite", display_name="Latent Composite", category="model/latent")

@@ -12,8 +12,10 @@ import torch
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.images.compositing import repeated
 from darkroom.engine.images.pixels import LATENT_METHODS, resize
-from darkroom.engine.nodes.base import Choice, Combo, Float, Int, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import LATENT, Latent
+from darkroom.engine.nodes.widgets import Choice, Combo, Float, Int
 
 MAX_SIDE_PX = 16384
 CELL_PX = 8

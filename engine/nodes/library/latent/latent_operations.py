@@ -11,9 +11,11 @@ from typing import Annotated
 import torch
 
 from darkroom.engine.images.filters import sharpen
-from darkroom.engine.nodes.base import Float, Int, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.latent.latent_geometry import LATENT_MODULE, with_samples
 from darkroom.engine.nodes.sockets import LATENT, LATENT_OPERATION
+from darkroom.engine.nodes.widgets import Float, Int
 
 CATEGORY = "model/latent/advanced/operations"
 

@@ -11,19 +11,12 @@ from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.errors import BadModelFile
 from darkroom.engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from darkroom.engine.models.video_vae import VideoVae
-from darkroom.engine.nodes.base import (
-    FilePrefix,
-    InputFile,
-    Int,
-    NodeContext,
-    NodeEnvironment,
-    NodeOutput,
-    Out,
-    Socket,
-    node,
-)
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment, NodeOutput
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.file_content import content_hash
+from darkroom.engine.nodes.markers import Out, Socket
 from darkroom.engine.nodes.sockets import FRAMES, IMAGE, LATENT, VAE, ExtraPngInfo, Prompt
+from darkroom.engine.nodes.widgets import FilePrefix, InputFile, Int
 
 MAX_SIDE_PX = 16384
 OLD_LATENT_SCALE = 0.18215  # files without a format version hold scaled latents

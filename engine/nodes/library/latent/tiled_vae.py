@@ -6,9 +6,11 @@ from typing import Annotated, Any
 
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.models.video_vae import VideoVae
-from darkroom.engine.nodes.base import Int, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.latent.latents import as_images
 from darkroom.engine.nodes.sockets import FRAMES, IMAGE, LATENT, VAE
+from darkroom.engine.nodes.widgets import Int
 
 Overlap = Annotated[int, Int(min=0, max=4096, step=32)]
 Frames = Annotated[int, Int(min=8, max=4096, step=4)]

@@ -7,9 +7,12 @@ from typing import Annotated
 import torch
 
 from darkroom.contract.graph.facts import NodeFacts
-from darkroom.engine.nodes.base import Combo, Int, NodeContext, Optional, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.latent.latent_geometry import LATENT_MODULE
+from darkroom.engine.nodes.markers import Optional, Out
 from darkroom.engine.nodes.sockets import LATENT, Latent
+from darkroom.engine.nodes.widgets import Combo, Int
 
 MAX_FRAMES = 16384
 LEAST_DEVIATION = 1e-8

@@ -22,26 +22,15 @@ from darkroom.engine.media.audio_files import (
 from darkroom.engine.media.faults import check_audio
 from darkroom.engine.media.opened import BadMedia
 from darkroom.engine.media.video import Audio
-from darkroom.engine.nodes.base import (
-    Combo,
-    DynamicChoice,
-    Field,
-    FilePrefix,
-    Hidden,
-    InputCombo,
-    InputFile,
-    NodeContext,
-    NodeEnvironment,
-    NodeOutput,
-    Out,
-    RecordedFile,
-    Socket,
-    node,
-)
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment, NodeOutput
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.file_content import content_hash
 from darkroom.engine.nodes.library.file_metadata import metadata_of
 from darkroom.engine.nodes.library.media.video import as_texts
+from darkroom.engine.nodes.markers import Hidden, Out, Socket
+from darkroom.engine.nodes.parameters import DynamicChoice, Field
 from darkroom.engine.nodes.sockets import AUDIO
+from darkroom.engine.nodes.widgets import Combo, FilePrefix, InputCombo, InputFile, RecordedFile
 
 MODULE = "comfy_extras.nodes_audio"
 FORMATS: Mapping[str, AudioFormat] = {"flac": FLAC, "mp3": MP3, "opus": OPUS}

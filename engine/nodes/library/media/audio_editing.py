@@ -13,8 +13,11 @@ from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.media.equalizer import high_shelf, low_shelf, peak
 from darkroom.engine.media.resample import resample
 from darkroom.engine.media.video import Audio
-from darkroom.engine.nodes.base import Combo, Float, Int, NodeContext, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Out
 from darkroom.engine.nodes.sockets import AUDIO
+from darkroom.engine.nodes.widgets import Combo, Float, Int
 
 MODULE = "comfy_extras.nodes_audio"
 MAX_SECONDS = 0xFFFFFFFFFFFFFFFF  # ComfyUI's; the length of the audio is the limit

@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from darkroom.engine.media.cameras import Lens, looking_at, orbiting, turned
-from darkroom.engine.nodes.base import Combo, DynamicChoice, Field, Float, NodeContext, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Out
+from darkroom.engine.nodes.parameters import DynamicChoice, Field
 from darkroom.engine.nodes.sockets import CAMERA
+from darkroom.engine.nodes.widgets import Combo, Float
 
 REACH = 1000.0
 FAR = Float(min=-REACH, max=REACH, step=0.01)

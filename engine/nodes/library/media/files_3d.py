@@ -7,12 +7,15 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 from darkroom.engine.media.file_3d import File3D
-from darkroom.engine.nodes.base import FilePrefix, NodeContext, NodeEnvironment, NodeOutput, Optional, Out, Socket, node
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment, NodeOutput
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.file_content import content_hash
 from darkroom.engine.nodes.library.media.load_3d import MODELS, ModelOfFolder, Pixels, RenderedModel
 from darkroom.engine.nodes.library.media.preview_3d import MODULE
+from darkroom.engine.nodes.markers import Optional, Out, Socket
 from darkroom.engine.nodes.page_widgets import PageWidget
 from darkroom.engine.nodes.sockets import CAMERA, INT, ExtraPngInfo, Prompt
+from darkroom.engine.nodes.widgets import FilePrefix
 
 SAVING_MODULE = "comfy_extras.nodes_save_3d"
 NO_MODEL = "none"

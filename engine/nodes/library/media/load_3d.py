@@ -11,9 +11,12 @@ from typing import Annotated, Any
 from darkroom.engine.images.decode import read_image
 from darkroom.engine.media.file_3d import File3D
 from darkroom.engine.media.video import VideoFromFile
-from darkroom.engine.nodes.base import InputFile, Int, NodeContext, NodeEnvironment, Out, Socket, Widget, node
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.media.preview_3d import MODULE
+from darkroom.engine.nodes.markers import Out, Socket
 from darkroom.engine.nodes.sockets import IMAGE, MASK, VIDEO
+from darkroom.engine.nodes.widgets import InputFile, Int, Widget
 
 FOLDER = "3d"
 NO_MODEL = "none"

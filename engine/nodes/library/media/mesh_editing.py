@@ -12,19 +12,12 @@ from darkroom.engine.media.file_3d import File3D
 from darkroom.engine.media.glb import glb_of
 from darkroom.engine.media.mesh import IMAGES, OF_CORNERS, Mesh, merged, rotated
 from darkroom.engine.media.rotations import euler_xyz, matrices_of
-from darkroom.engine.nodes.base import (
-    DynamicChoice,
-    Field,
-    Float,
-    Growing,
-    Hidden,
-    NodeContext,
-    NodeOutput,
-    Out,
-    Socket,
-    node,
-)
+from darkroom.engine.nodes.base import NodeContext, NodeOutput
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Hidden, Out, Socket
+from darkroom.engine.nodes.parameters import DynamicChoice, Field, Growing
 from darkroom.engine.nodes.sockets import MESH, STRING
+from darkroom.engine.nodes.widgets import Float
 
 MODULE = "comfy_extras.nodes_save_3d"
 CATEGORY = "3d/mesh"

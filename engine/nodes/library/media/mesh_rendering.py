@@ -19,11 +19,14 @@ from darkroom.engine.media.surfaces.render import (
     vertex_colors,
     view_of,
 )
-from darkroom.engine.nodes.base import Combo, Int, NodeContext, NodeEnvironment, Optional, Out, Socket, node
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.media.free_memory import check_fits
 from darkroom.engine.nodes.library.media.mesh_repair import CATEGORY, MODULE
+from darkroom.engine.nodes.markers import Optional, Out, Socket
 from darkroom.engine.nodes.page_widgets import Color
 from darkroom.engine.nodes.sockets import CAMERA, IMAGE, MASK, MESH
+from darkroom.engine.nodes.widgets import Combo, Int
 
 BYTES_PER_PIXEL = 200  # while an image is made: rays, and what those that meet a triangle show
 MODES = ("auto", "texture", "vertex colors", "solid", "normal", "depth")

@@ -12,9 +12,11 @@ from darkroom.engine.media.mesh import OF_CORNERS, Mesh, batched
 from darkroom.engine.media.surfaces.holes import HoleLimits, filled
 from darkroom.engine.media.surfaces.normals import SMOOTH_DEGREES, creased, smooth_normals
 from darkroom.engine.media.surfaces.weld import each_item, welded
-from darkroom.engine.nodes.base import Flag, Float, Int, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.media.mesh_editing import NamedMesh
 from darkroom.engine.nodes.sockets import MESH
+from darkroom.engine.nodes.widgets import Flag, Float, Int
 
 MODULE = "comfy_extras.nodes_mesh_postprocess"
 CATEGORY = "3d/mesh"

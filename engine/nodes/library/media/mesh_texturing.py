@@ -18,11 +18,14 @@ from darkroom.engine.media.surfaces.normals import smooth_normals, tangents
 from darkroom.engine.media.surfaces.texels import Texels, grown, normalized_uvs, texels_of
 from darkroom.engine.media.surfaces.voxel_colors import sampled, vertex_colors
 from darkroom.engine.models.shape_vae import Voxel
-from darkroom.engine.nodes.base import Flag, Float, Int, NodeContext, Optional, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.media.free_memory import check_fits
 from darkroom.engine.nodes.library.media.mesh_editing import NamedMesh
 from darkroom.engine.nodes.library.media.mesh_repair import CATEGORY, MODULE
+from darkroom.engine.nodes.markers import Optional, Out
 from darkroom.engine.nodes.sockets import IMAGE, MESH, VOXEL
+from darkroom.engine.nodes.widgets import Flag, Float, Int
 
 TEXTURING = "3d/texturing"
 FLAT_NORMAL = (0.5, 0.5, 1.0)

@@ -13,10 +13,13 @@ from darkroom.engine.media.glb import glb_of
 from darkroom.engine.media.mesh import Mesh
 from darkroom.engine.media.meshes import Surface, cubes, surface_net
 from darkroom.engine.models.shape_vae import Voxel
-from darkroom.engine.nodes.base import Combo, FilePrefix, Float, Hidden, NodeContext, NodeOutput, Socket, node
+from darkroom.engine.nodes.base import NodeContext, NodeOutput
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.file_metadata import metadata_of
 from darkroom.engine.nodes.library.media.video import as_texts
+from darkroom.engine.nodes.markers import Hidden, Socket
 from darkroom.engine.nodes.sockets import MESH, VOXEL
+from darkroom.engine.nodes.widgets import Combo, FilePrefix, Float
 
 MODULE = "comfy_extras.nodes_hunyuan3d"
 SURFACES: dict[str, Callable[[torch.Tensor, float], Surface]] = {"surface net": surface_net, "basic": cubes}

@@ -7,9 +7,12 @@ from typing import Annotated, Any
 
 from darkroom.engine.images.encode import write_png
 from darkroom.engine.media.file_3d import KINDS, File3D
-from darkroom.engine.nodes.base import NodeContext, NodeEnvironment, NodeOutput, Optional, Socket, Text, node
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment, NodeOutput
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.image.images import PREVIEW_PNG_LEVEL
+from darkroom.engine.nodes.markers import Optional, Socket
 from darkroom.engine.nodes.sockets import IMAGE, ExtraPngInfo, Prompt
+from darkroom.engine.nodes.widgets import Text
 
 MODULE = "comfy_extras.nodes_load_3d"
 

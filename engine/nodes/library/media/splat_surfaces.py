@@ -14,12 +14,15 @@ from darkroom.engine.media.splats.density import shape_of
 from darkroom.engine.media.splats.render import STYLES, RenderOptions, rendered
 from darkroom.engine.media.splats.splat import ATTRIBUTES, Splat
 from darkroom.engine.media.splats.surface import SurfaceOptions, surface_of
-from darkroom.engine.nodes.base import Combo, Float, Int, NodeContext, Optional, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.media.free_memory import check_fits
 from darkroom.engine.nodes.library.media.mesh_rendering import background_complaint, rgb_of
 from darkroom.engine.nodes.library.media.splats import CATEGORY, MODULE
+from darkroom.engine.nodes.markers import Optional, Out
 from darkroom.engine.nodes.page_widgets import Color
 from darkroom.engine.nodes.sockets import CAMERA, IMAGE, MASK, MESH, SPLAT
+from darkroom.engine.nodes.widgets import Combo, Float, Int
 
 BYTES_PER_VOXEL, BYTES_PER_PIXEL = 64, 48  # while a surface and an image are made
 

@@ -13,8 +13,12 @@ from darkroom.engine.media.rotations import euler_xyz
 from darkroom.engine.media.splats.read import read_splat
 from darkroom.engine.media.splats.splat import Splat, merged, transformed
 from darkroom.engine.media.splats.write import WRITERS
-from darkroom.engine.nodes.base import Combo, Field, Float, Growing, Hidden, NodeContext, Out, Socket, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Hidden, Out, Socket
+from darkroom.engine.nodes.parameters import Field, Growing
 from darkroom.engine.nodes.sockets import INT, SPLAT
+from darkroom.engine.nodes.widgets import Combo, Float
 
 MODULE = "comfy_extras.nodes_gaussian_splat"
 CATEGORY = "3d/splat"

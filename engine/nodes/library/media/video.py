@@ -26,28 +26,14 @@ from darkroom.engine.media.video import (
     VideoInput,
 )
 from darkroom.engine.media.video_encoding import AUTO, AV1, H264
-from darkroom.engine.nodes.base import (
-    Combo,
-    DynamicChoice,
-    FilePrefix,
-    Flag,
-    Float,
-    Hidden,
-    InputCombo,
-    InputFile,
-    Int,
-    NodeContext,
-    NodeEnvironment,
-    NodeOutput,
-    Optional,
-    Out,
-    Socket,
-    Streams,
-    node,
-)
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment, NodeOutput
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.file_metadata import metadata_of
 from darkroom.engine.nodes.library.media.video_choices import FORMATS, chosen_encoding, codecs
+from darkroom.engine.nodes.markers import Hidden, Optional, Out, Socket, Streams
+from darkroom.engine.nodes.parameters import DynamicChoice
 from darkroom.engine.nodes.sockets import AUDIO, COMBO, FLOAT, FRAMES, IMAGE, INT, VIDEO
+from darkroom.engine.nodes.widgets import Combo, FilePrefix, Flag, Float, InputCombo, InputFile, Int
 
 CATEGORY = "video"
 MODULE = "comfy_extras.nodes_video"

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from darkroom.engine.media.video_encoding import AUTO, AV1, COLOR_SPACES, H264, MKV, MP4, WEBM
-from darkroom.engine.nodes.base import Combo, DynamicChoice, Field, Float
+from darkroom.engine.nodes.parameters import DynamicChoice, Field
+from darkroom.engine.nodes.widgets import Combo, Float
 
 RE_ENCODE = "re-encode"
 QUALITIES = {H264: (23.0, 51.0), AV1: (30.0, 63.0)}  # default and largest `crf`

@@ -8,8 +8,11 @@ import numpy as np
 
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.media.selected_frames import selected
-from darkroom.engine.nodes.base import Combo, Int, NodeContext, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Out
 from darkroom.engine.nodes.sockets import VIDEO
+from darkroom.engine.nodes.widgets import Combo, Int
 
 VERSION = "0.33.0"
 MODULE = "comfy_extras.nodes_dataset"

@@ -9,8 +9,10 @@ from typing import Annotated
 from darkroom.engine.diffusion.compilation import BACKENDS, KEY, OPTIONS_KEY, CompiledNetworks, missing_compiler
 from darkroom.engine.diffusion.wrappers import APPLY_MODEL
 from darkroom.engine.models.model import Model
-from darkroom.engine.nodes.base import Combo, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import MODEL
+from darkroom.engine.nodes.widgets import Combo
 
 log = logging.getLogger(__name__)
 

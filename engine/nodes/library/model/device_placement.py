@@ -13,8 +13,10 @@ from typing import Annotated, Any
 import torch
 
 from darkroom.engine.log_context import report_warning
-from darkroom.engine.nodes.base import Int, NodeContext, NodeEnvironment, OpenCombo, node
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import CLIP, MODEL, VAE
+from darkroom.engine.nodes.widgets import Int, OpenCombo
 
 VERSION = "0.33.0"
 CATEGORY = "advanced/multigpu"

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from darkroom.engine.nodes.base import ModelFile, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import CLIP, MODEL, VAE
+from darkroom.engine.nodes.widgets import ModelFile
 
 
 @node("CheckpointLoaderNF4", display_name="Load NF4 Flux Checkpoint", category="loaders", python_module="darkroom")

@@ -11,10 +11,12 @@ from typing import Annotated
 import torch
 
 from darkroom.engine.families import registry
-from darkroom.engine.nodes.base import Choice, Flag, ModelFile, NodeContext, NodeEnvironment, node
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.model.loaders import TEXT_TYPES, supported_clip_type
 from darkroom.engine.nodes.library.model.old_loaders import PAIR_TYPES, supported_pair
 from darkroom.engine.nodes.sockets import CLIP, MODEL
+from darkroom.engine.nodes.widgets import Choice, Flag, ModelFile
 
 CATEGORY, MODULE = "bootleg", "darkroom"
 DEFAULT_ARITHMETIC = torch.float16  # the pack's, whatever the network computes in

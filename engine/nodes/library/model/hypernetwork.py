@@ -13,8 +13,10 @@ from darkroom.engine.families.base import ModelFamily
 from darkroom.engine.log_context import report_warning
 from darkroom.engine.models.model import Model
 from darkroom.engine.models.patching.module_patcher import ModulePatcher
-from darkroom.engine.nodes.base import Float, ModelCombo, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import MODEL
+from darkroom.engine.nodes.widgets import Float, ModelCombo
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,11 @@ import torch
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.families import registry
 from darkroom.engine.layers.pixel_space import NAME as PIXEL_SPACE
-from darkroom.engine.nodes.base import Choice, Int, ModelFile, NodeContext, NodeEnvironment, Optional, node
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Optional
 from darkroom.engine.nodes.sockets import CLIP, CLIP_VISION, MODEL, VAE
+from darkroom.engine.nodes.widgets import Choice, Int, ModelFile
 
 TEXT_TYPES = registry.offered_text_types(num_encoders=1)
 RANDOM_SCALES = ("full", "small")

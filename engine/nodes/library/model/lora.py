@@ -22,8 +22,10 @@ from darkroom.engine.models.patching.lora_keys import (
     text_lora_keys,
 )
 from darkroom.engine.models.patching.patcher_registries import LORA_METADATA
-from darkroom.engine.nodes.base import Float, ModelFile, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import CLIP, MODEL
+from darkroom.engine.nodes.widgets import Float, ModelFile
 
 Strength = Annotated[float, Float(min=-100.0, max=100.0, step=0.01)]
 LoraName = Annotated[str, ModelFile("loras")]

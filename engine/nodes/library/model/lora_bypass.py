@@ -7,7 +7,8 @@ is the same sum: `strength` counts as in the usual nodes, and so do adapters of 
 from __future__ import annotations
 
 from darkroom.contract.graph.facts import NodeFacts
-from darkroom.engine.nodes.base import NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.model.lora import LoraName, Strength, lora_loader, lora_loader_model_only
 from darkroom.engine.nodes.sockets import CLIP, MODEL
 

@@ -12,8 +12,11 @@ import torch
 from darkroom.engine.formats.safetensors_file import write_safetensors
 from darkroom.engine.log_context import report_warning
 from darkroom.engine.models.patching.module_patcher import ModulePatcher
-from darkroom.engine.nodes.base import Combo, FilePrefix, Flag, Hidden, Int, NodeContext, NodeOutput, Optional, node
+from darkroom.engine.nodes.base import NodeContext, NodeOutput
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Hidden, Optional
 from darkroom.engine.nodes.sockets import CLIP, MODEL
+from darkroom.engine.nodes.widgets import Combo, FilePrefix, Flag, Int
 
 LORA_TYPES = ("standard", "full_diff")
 CLAMP_QUANTILE = 0.99

@@ -13,8 +13,13 @@ from darkroom.contract.graph.spec import OutputSpec
 from darkroom.engine.families.registry import families
 from darkroom.engine.models.clip import Clip
 from darkroom.engine.models.model import Model
-from darkroom.engine.nodes.base import Float, FunctionNode, NodeContext, Parameter, Socket, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.function_node import FunctionNode
+from darkroom.engine.nodes.markers import Socket
+from darkroom.engine.nodes.parameters import Parameter
 from darkroom.engine.nodes.sockets import CLIP, MODEL
+from darkroom.engine.nodes.widgets import Float
 
 CATEGORY = "advanced/model_merging"
 MERGING_MODULE = "comfy_extras.nodes_model_merging"

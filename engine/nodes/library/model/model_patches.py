@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from darkroom.engine.nodes.base import ModelFile, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import MODEL_PATCH
+from darkroom.engine.nodes.widgets import ModelFile
 
 
 @node(

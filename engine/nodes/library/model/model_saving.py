@@ -18,8 +18,11 @@ from darkroom.engine.models.kinds.clip_vision_value import ClipVision
 from darkroom.engine.models.model import Model
 from darkroom.engine.models.patching.module_patcher import ModulePatcher
 from darkroom.engine.models.vae import Vae
-from darkroom.engine.nodes.base import FilePrefix, Hidden, NodeContext, NodeOutput, node
+from darkroom.engine.nodes.base import NodeContext, NodeOutput
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Hidden
 from darkroom.engine.nodes.sockets import CLIP, CLIP_VISION, MODEL, VAE
+from darkroom.engine.nodes.widgets import FilePrefix
 
 CATEGORY = "model/merging"
 MERGING_MODULE = "comfy_extras.nodes_model_merging"

@@ -8,8 +8,11 @@ from typing import Annotated
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.diffusion.model_sampling import VDiscrete
 from darkroom.engine.families import registry
-from darkroom.engine.nodes.base import Choice, ModelFile, NodeContext, Optional, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Optional
 from darkroom.engine.nodes.sockets import CLIP, CLIP_VISION, MODEL, VAE
+from darkroom.engine.nodes.widgets import Choice, ModelFile
 
 PAIR_TYPES = registry.offered_text_types(num_encoders=2)
 PREDICTS_V = re.compile(r"^\s*parameterization:\s*[\"']?v[\"']?\s*(#.*)?$", re.MULTILINE)

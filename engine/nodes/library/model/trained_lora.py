@@ -15,21 +15,12 @@ import torch
 from darkroom.engine.formats.safetensors_file import write_safetensors
 from darkroom.engine.images.encode import metadata_texts, write_png
 from darkroom.engine.images.line_plot import line_plot
-from darkroom.engine.nodes.base import (
-    FilePrefix,
-    Flag,
-    Float,
-    Hidden,
-    Int,
-    NodeContext,
-    NodeOutput,
-    Optional,
-    Out,
-    Socket,
-    node,
-)
+from darkroom.engine.nodes.base import NodeContext, NodeOutput
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.model.lora import with_lora
+from darkroom.engine.nodes.markers import Hidden, Optional, Out, Socket
 from darkroom.engine.nodes.sockets import MODEL
+from darkroom.engine.nodes.widgets import FilePrefix, Flag, Float, Int
 
 MODULE = "comfy_extras.nodes_train"
 PNG_LEVEL = 6

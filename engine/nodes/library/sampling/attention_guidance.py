@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from darkroom.engine.diffusion.attention_guidance import SelfAttentionGuidance, perturbed_attention_guidance
-from darkroom.engine.nodes.base import Float, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import MODEL
+from darkroom.engine.nodes.widgets import Float
 
 
 @node("SelfAttentionGuidance", display_name="Self-Attention Guidance", category="experimental",

@@ -8,8 +8,10 @@ from darkroom.engine.diffusion.context_windows import FUSE_WEIGHTS, SCHEDULES, W
 from darkroom.engine.diffusion.windowed_batches import CONTEXT_HANDLER, ContextWindows, with_shuffled_noise
 from darkroom.engine.diffusion.wrappers import SAMPLER_SAMPLE
 from darkroom.engine.models.model import Model
-from darkroom.engine.nodes.base import Combo, Flag, Int, NodeContext, NodeEnvironment, Text, node
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import MODEL
+from darkroom.engine.nodes.widgets import Combo, Flag, Int, Text
 
 CATEGORY = "model/patch"
 MODULE = "comfy_extras.nodes_context_windows"

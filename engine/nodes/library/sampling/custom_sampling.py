@@ -12,10 +12,13 @@ from darkroom.engine.diffusion.guiders import BasicGuider, DualCfgGuider, PerpNe
 from darkroom.engine.diffusion.ksampler import fix_empty_latent_channels, sample_custom
 from darkroom.engine.diffusion.noise import prepare_noise
 from darkroom.engine.diffusion.sample import Guider
-from darkroom.engine.nodes.base import Combo, Flag, Float, Int, NodeContext, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.sampling.sampling import MAX_SEED, StepCallback, prepare_callback
+from darkroom.engine.nodes.markers import Out
 from darkroom.engine.nodes.running_call import call_of
 from darkroom.engine.nodes.sockets import CONDITIONING, GUIDER, LATENT, MODEL, NOISE, SAMPLER, SIGMAS, Latent, Noise
+from darkroom.engine.nodes.widgets import Combo, Flag, Float, Int
 
 MODULE = "comfy_extras.nodes_custom_sampler"
 

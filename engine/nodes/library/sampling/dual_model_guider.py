@@ -7,8 +7,11 @@ from typing import Annotated
 from darkroom.engine.diffusion.dual_model import DualModelGuider
 from darkroom.engine.diffusion.options import Conditioning
 from darkroom.engine.diffusion.sample import Guider
-from darkroom.engine.nodes.base import Float, NodeContext, Optional, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Optional
 from darkroom.engine.nodes.sockets import CONDITIONING, GUIDER, MODEL
+from darkroom.engine.nodes.widgets import Float
 
 WITHOUT_TEXT: Conditioning = [[None, {}]]  # the network reads the image alone
 

@@ -14,8 +14,11 @@ from darkroom.engine.diffusion.guidance import calc_cond_batch
 from darkroom.engine.diffusion.host_levels import on_host
 from darkroom.engine.diffusion.model_sampling_variants import RectifiedFlow
 from darkroom.engine.models.model import Model
-from darkroom.engine.nodes.base import Flag, Float, Int, NodeContext, Optional, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Optional, Out
 from darkroom.engine.nodes.sockets import CONDITIONING, LATENT_OPERATION, MODEL
+from darkroom.engine.nodes.widgets import Flag, Float, Int
 
 PatchedModel = Annotated[MODEL, Out("patched_model")]
 LeastScale = Annotated[float, Float(min=0.0, max=100.0, step=0.5, round=0.01)]

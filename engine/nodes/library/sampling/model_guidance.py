@@ -11,8 +11,11 @@ from darkroom.engine.diffusion.host_levels import on_host
 from darkroom.engine.diffusion.normalized_attention import NormalizedAttention
 from darkroom.engine.diffusion.options import Options
 from darkroom.engine.diffusion.wrappers import PREDICT_NOISE, WrapperExecutor
-from darkroom.engine.nodes.base import Float, NodeContext, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Out
 from darkroom.engine.nodes.sockets import MODEL
+from darkroom.engine.nodes.widgets import Float
 
 Percent = Annotated[float, Float(min=0.0, max=1.0, step=0.001)]
 Rescaling = Float(min=0.01, max=100.0, step=0.001, extra={"display": "number", "advanced": True})

@@ -7,9 +7,11 @@ from typing import Annotated, Any
 
 from darkroom.engine.diffusion.model_sampling_variants import RectifiedFlow
 from darkroom.engine.layers.rope_options import ROPE_OPTIONS
-from darkroom.engine.nodes.base import Float, NodeContext, OpenChoice, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.sampling.model_sampling import MODEL_MODULE, sampled_with
 from darkroom.engine.nodes.sockets import MODEL
+from darkroom.engine.nodes.widgets import Float, OpenChoice
 
 CATEGORY = "model/patch"
 BACKENDS = ("pytorch attention",)

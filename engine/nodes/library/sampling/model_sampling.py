@@ -26,8 +26,10 @@ from darkroom.engine.diffusion.model_sampling_variants import (
     Lcm,
 )
 from darkroom.engine.models.model import Model
-from darkroom.engine.nodes.base import Choice, Flag, Float, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import MODEL
+from darkroom.engine.nodes.widgets import Choice, Flag, Float
 
 MODEL_CATEGORY = "model/patch"
 MODEL_MODULE = "comfy_extras.nodes_model_advanced"

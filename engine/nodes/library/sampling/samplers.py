@@ -13,9 +13,11 @@ from darkroom.engine.diffusion.samplers.cfg_pp import sample_euler_cfg_pp_altern
 from darkroom.engine.diffusion.samplers.predictor_corrector import tau_in_interval
 from darkroom.engine.diffusion.samplers.stochastic import sample_lcm_upscale
 from darkroom.engine.images.pixels import resize
-from darkroom.engine.nodes.base import Combo, Flag, Float, Int, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.sampling.sampling import SamplerCombo
 from darkroom.engine.nodes.sockets import MODEL, SAMPLER
+from darkroom.engine.nodes.widgets import Combo, Flag, Float, Int
 
 CATEGORY = "model/sampling/samplers"
 MODULE = "comfy_extras.nodes_custom_sampler"

@@ -13,9 +13,11 @@ from darkroom.engine.diffusion.ksampler import fix_empty_latent_channels, sample
 from darkroom.engine.diffusion.noise import prepare_noise
 from darkroom.engine.diffusion.replacements import replaceable
 from darkroom.engine.diffusion.samplers.registry import declared_samplers
-from darkroom.engine.nodes.base import Choice, Float, Int, NodeContext, NodeEnvironment, node
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.running_call import call_of, running_context
 from darkroom.engine.nodes.sockets import CONDITIONING, LATENT, MODEL, Latent
+from darkroom.engine.nodes.widgets import Choice, Float, Int
 
 MAX_SEED = 0xFFFFFFFFFFFFFFFF
 

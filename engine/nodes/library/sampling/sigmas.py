@@ -14,9 +14,12 @@ from darkroom.engine.diffusion import sigmas as schedules
 from darkroom.engine.diffusion.choices import calculate_sigmas
 from darkroom.engine.diffusion.gits_levels import gits_levels
 from darkroom.engine.diffusion.sigma_tables import ALIGN_YOUR_STEPS, OPTIMAL_STEPS, align_your_steps, optimal_steps
-from darkroom.engine.nodes.base import Combo, Flag, Float, Int, NodeContext, Out, Text, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.sampling.sampling import ScheduleCombo
+from darkroom.engine.nodes.markers import Out
 from darkroom.engine.nodes.sockets import FLOAT, MODEL, SIGMAS
+from darkroom.engine.nodes.widgets import Combo, Flag, Float, Int, Text
 
 SCHEDULERS = "model/sampling/schedulers"
 ARITHMETIC = "model/sampling/sigmas"

@@ -6,8 +6,10 @@ from typing import Annotated
 
 from darkroom.engine.diffusion.skip_layers import SkippedLayers, layer_numbers
 from darkroom.engine.models.model import Model
-from darkroom.engine.nodes.base import Float, NodeContext, Text, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import MODEL
+from darkroom.engine.nodes.widgets import Float, Text
 
 GUIDANCE_CATEGORY = "advanced/guidance"
 MODULE = "comfy_extras.nodes_slg"

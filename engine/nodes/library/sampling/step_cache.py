@@ -7,8 +7,10 @@ from typing import Annotated
 from darkroom.engine.diffusion import step_cache as caching
 from darkroom.engine.diffusion.wrappers import CALC_COND_BATCH, DIFFUSION_MODEL, OUTER_SAMPLE, PREDICT_NOISE
 from darkroom.engine.models.model import Model
-from darkroom.engine.nodes.base import Flag, Float, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import MODEL
+from darkroom.engine.nodes.widgets import Flag, Float
 
 Threshold = Annotated[float, Float(min=0.0, max=3.0, step=0.01)]
 Percent = Annotated[float, Float(min=0.0, max=1.0, step=0.01)]

@@ -6,8 +6,10 @@ from typing import Annotated
 
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.diffusion.ksampler import ksampler
-from darkroom.engine.nodes.base import Combo, Float, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import SAMPLER
+from darkroom.engine.nodes.widgets import Combo, Float
 
 CATEGORY = "model/sampling/samplers"
 ADVANCED = {"advanced": True}

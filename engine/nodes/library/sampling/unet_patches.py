@@ -14,8 +14,10 @@ from darkroom.engine.layers.freeu import FreeU
 from darkroom.engine.layers.hyper_tile import HyperTile
 from darkroom.engine.layers.token_merging import TokenMerging
 from darkroom.engine.models.model import Model
-from darkroom.engine.nodes.base import Combo, Flag, Float, Int, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import CLIP, MODEL
+from darkroom.engine.nodes.widgets import Combo, Flag, Float, Int
 
 UNET = "model/patch/unet"
 EXPERIMENTS = "experimental/attention_experiments"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from darkroom.engine.nodes.base import FunctionNode
+from darkroom.engine.nodes.function_node import FunctionNode
 from darkroom.engine.nodes.library.image.images import load_image, load_image_mask, load_image_output
 from darkroom.engine.nodes.library.latent.latents import load_latent
 

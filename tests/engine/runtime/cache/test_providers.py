@@ -11,9 +11,12 @@ import pytest
 
 from darkroom.engine.engine import Engine, RunRequest, RunResult
 from darkroom.engine.events import Event, NodesCached
-from darkroom.engine.nodes.base import Int, NodeContext, Socket, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.basic.loops import NODES as LOOPS
 from darkroom.engine.nodes.library.basic.primitives import preview_any
+from darkroom.engine.nodes.markers import Socket
+from darkroom.engine.nodes.widgets import Int
 from darkroom.engine.runtime.cache.providers import CacheContext, CacheProvider, CacheValue
 from darkroom.engine.settings import EngineSettings
 from tests.contract.graph.declared import node as of_class

@@ -10,9 +10,12 @@ import pytest
 
 from darkroom.engine.engine import Engine, RunRequest, RunResult
 from darkroom.engine.events import Event, RunFailed
-from darkroom.engine.nodes.base import Int, NodeContext, Socket, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.basic.branches import branch_node
 from darkroom.engine.nodes.library.basic.primitives import preview_any
+from darkroom.engine.nodes.markers import Socket
+from darkroom.engine.nodes.widgets import Int
 from darkroom.engine.settings import EngineSettings
 from tests.contract.graph.declared import node as of_class
 

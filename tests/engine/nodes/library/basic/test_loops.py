@@ -12,9 +12,12 @@ import pytest
 from darkroom.contract.errors import PromptRejected
 from darkroom.engine.engine import Engine, RunRequest, RunResult
 from darkroom.engine.events import Event, NodeProgress, NodeText, RunFailed
-from darkroom.engine.nodes.base import Int, NodeContext, NodeOutput, Optional, Socket, Text, node
+from darkroom.engine.nodes.base import NodeContext, NodeOutput
 from darkroom.engine.nodes.built_in import built_in_nodes
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Optional, Socket
 from darkroom.engine.nodes.sockets import ANY
+from darkroom.engine.nodes.widgets import Int, Text
 from darkroom.engine.settings import EngineSettings
 from tests.contract.graph.declared import node as of_class
 

@@ -12,7 +12,8 @@ from PIL import Image
 
 from darkroom.engine.events import NodeProgress, PreviewMade
 from darkroom.engine.images.svg import Svg
-from darkroom.engine.nodes.base import NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.image.svg import with_metadata
 from darkroom.engine.nodes.sockets import SVG
 from tests.engine.nodes.library.media.studio import Studio, of_class

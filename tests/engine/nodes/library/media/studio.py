@@ -11,7 +11,8 @@ import torch
 
 from darkroom.engine.engine import Engine, RunRequest, RunResult
 from darkroom.engine.events import Event
-from darkroom.engine.nodes.base import NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.image import client_images, image_batches, images, svg
 from darkroom.engine.nodes.library.media import audio, audio_editing, video
 from darkroom.engine.nodes.sockets import AUDIO

@@ -13,7 +13,8 @@ from darkroom.contract.errors import PromptRejected
 from darkroom.engine.engine import Engine, RunRequest, RunResult
 from darkroom.engine.media.mesh import Mesh
 from darkroom.engine.media.splats.splat import Splat
-from darkroom.engine.nodes.base import NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.media import cameras, files_3d, mesh_editing, splats
 from darkroom.engine.nodes.sockets import MESH, SPLAT
 from darkroom.engine.settings import EngineSettings

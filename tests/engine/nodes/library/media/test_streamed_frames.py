@@ -13,7 +13,8 @@ from PIL import Image, ImageSequence
 
 from darkroom.engine.engine import Engine
 from darkroom.engine.media.frame_stream import FrameStream
-from darkroom.engine.nodes.base import NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.image import images
 from darkroom.engine.nodes.library.media import video
 from darkroom.engine.nodes.sockets import FRAMES, IMAGE
