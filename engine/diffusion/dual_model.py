@@ -11,8 +11,7 @@ import torch
 
 from darkroom.engine.diffusion.conditions import Condition, prepare_conditions
 from darkroom.engine.diffusion.guidance import calc_cond_batch, cfg_function
-from darkroom.engine.diffusion.sample import Guider, SampledModel
-from darkroom.engine.diffusion.steps_reported import ProgressCallback
+from darkroom.engine.diffusion.sample import Guider, SampledModel, scaled_latent
 
 
 class DualModelGuider(Guider):
@@ -28,24 +27,8 @@ class DualModelGuider(Guider):
         self._negative_network: Any = None
         self._negative_conds: list[Condition] = []
 
-    def outer_sample(
-        self,
-        noise: torch.Tensor,
-        latent_image: torch.Tensor,
-        sampler: object,
-        sigmas: torch.Tensor,
-        denoise_mask: torch.Tensor | None = None,
-        callback: ProgressCallback | None = None,
-        disable_pbar: bool = False,
-        seed: int | None = None,
-    ) -> torch.Tensor:
-        with self._negative_in_use():
-            return super().outer_sample(
-                noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed
-            )
-
     @contextmanager
-    def _negative_in_use(self) -> Iterator[None]:
+    def _others_in_use(self) -> Iterator[None]:
         """Keep the negative side's model on its device, unless the scale of 1 leaves that side out."""
         if math.isclose(self.cfg, 1.0) or self._shares_weights:
             yield
@@ -57,7 +40,7 @@ class DualModelGuider(Guider):
                 yield
             finally:
                 self.negative_model.cleanup()
-                self._negative_network = None
+                self._negative_network, self._negative_conds = None, []
 
     @property
     def _shares_weights(self) -> bool:
@@ -68,30 +51,21 @@ class DualModelGuider(Guider):
         others = super()._other_models()
         return others if self._negative_network is None else [*others, self.negative_model]
 
-    def inner_sample(
+    def _prepare(
         self,
         noise: torch.Tensor,
         latent_image: torch.Tensor,
         device: torch.device,
-        sampler: object,
-        sigmas: torch.Tensor,
         denoise_mask: torch.Tensor | None,
-        callback: ProgressCallback | None,
-        disable_pbar: bool,
         seed: int | None,
     ) -> torch.Tensor:
         network = self._negative_network
         if network is not None:
-            scaled = network.process_latent_in(latent_image) if torch.count_nonzero(latent_image) > 0 else latent_image
+            scaled = scaled_latent(network, latent_image)
             sides = {"negative": [dict(item) for item in self.conds["negative"]]}
             prepared = prepare_conditions(network, noise, sides, device, scaled, denoise_mask, seed)
             self._negative_conds = prepared["negative"]
-        try:
-            return super().inner_sample(
-                noise, latent_image, device, sampler, sigmas, denoise_mask, callback, disable_pbar, seed
-            )
-        finally:
-            self._negative_conds = []
+        return super()._prepare(noise, latent_image, device, denoise_mask, seed)
 
     def predict_noise(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -262,9 +262,7 @@ class Guider:
         disable_pbar: bool,
         seed: int | None,
     ) -> torch.Tensor:
-        if torch.count_nonzero(latent_image) > 0:  # an empty latent stays empty
-            latent_image = self.inner_model.process_latent_in(latent_image)
-        self.conds = prepare_conditions(self.inner_model, noise, self.conds, device, latent_image, denoise_mask, seed)
+        latent_image = self._prepare(noise, latent_image, device, denoise_mask, seed)
         options = copy_options(self.model_options)
         options.setdefault("transformer_options", {})["sample_sigmas"] = sigmas
         extra_args = {"model_options": options, "seed": seed}
@@ -280,6 +278,23 @@ class Guider:
             samples = run(self, sigmas, extra_args, callback, noise, latent_image, denoise_mask, disable_pbar)
         unscaled: torch.Tensor = self.inner_model.process_latent_out(samples.to(torch.float32))
         return unscaled
+
+    def _prepare(
+        self,
+        noise: torch.Tensor,
+        latent_image: torch.Tensor,
+        device: torch.device,
+        denoise_mask: torch.Tensor | None,
+        seed: int | None,
+    ) -> torch.Tensor:
+        """Prepare the conditions for a run, and return the latent as the network takes it."""
+        scaled = scaled_latent(self.inner_model, latent_image)
+        self.conds = prepare_conditions(self.inner_model, noise, self.conds, device, scaled, denoise_mask, seed)
+        return scaled
+
+    def _others_in_use(self) -> AbstractContextManager[None]:
+        """Keep further models that the guider calls on their devices; it calls none."""
+        return nullcontext()
 
     def outer_sample(
         self,
@@ -309,6 +324,7 @@ class Guider:
             )
         own = self.model_options.get(SAMPLING_RUN) or sampling_run()
         with (
+            self._others_in_use(),
             own.shared_sampling(self.model_patcher, self.model_options),
             self.model_patcher.in_use(working_bytes=working_bytes, together_with=self._other_models()) as inner_model,
         ):
@@ -414,6 +430,14 @@ class Guider:
 
 
 @replaceable
+def scaled_latent(network: Any, latent_image: torch.Tensor) -> torch.Tensor:
+    """Return a latent in the scale of a network; an empty one stays empty."""
+    if torch.count_nonzero(latent_image) == 0:
+        return latent_image
+    scaled: torch.Tensor = network.process_latent_in(latent_image)
+    return scaled
+
+
 def prepare_mask(noise_mask: torch.Tensor, shape: torch.Size, device: torch.device) -> torch.Tensor:
     """Resize a mask `[B, 1, H, W]` (or `[B, H, W]`, `[H, W]`) to the latent's shape.
 
