@@ -17,6 +17,7 @@ ALLOWED: Final[tuple[tuple[str, str], ...]] = (
     (r"the file system has no direct reading", "the file system"),
     (r"Ray Serve is an extra|needs the extra `readers`|opencv-python-headless", "large extras that few users install"),
     (r"(VASTAI_PYTHON|COMPARE_COMFYUI_URL|ADVISORIES|NODE_PACKS) names no ", "files that a developer names"),
+    (r"there is no \.\./shared\b", "files beside the repository, which not every checkout has"),
     (r"kubectl is not installed", "no Debian package that knows components"),
     (r"openapi-python-client cannot be fetched", "fetched by a slow test alone"),
 )

@@ -29,6 +29,7 @@ def test_a_missing_program_fails_in_continuous_integration_alone(tmp_path: Path,
         ("bubblewrap is not installed", "", True),
         ("bubblewrap is not installed", "true", False),
         ("needs a CUDA device", "true", True),
+        ("there is no ../shared/field/inputs", "true", True),
     ):
         (tmp_path / "test_it.py").write_text(source.format(reason=reason) + "def test_other():\n    pass\n")
         ran = subprocess.run(
