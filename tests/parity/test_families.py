@@ -21,8 +21,8 @@ FAST = {
     "zero123": ("zero123_batched_cfg_1",),
     "cascade": ("cascade_control_super_resolution",),
     "core_nodes": (
-        "batches_and_alpha", "feather_sides", "latent_composites_and_batches", "load_odd_formats",
-        "porter_duff_modes", "resize_masks_and_images", "total_pixels_steps",
+        "batches_and_alpha", "feather_sides", "guidance_and_sampling_options", "latent_composites_and_batches",
+        "load_odd_formats", "porter_duff_modes", "resize_masks_and_images", "total_pixels_steps",
     ),
     "later_nodes": (
         "resize_pictures", "resize_masks", "growing_batches", "logic_and_arithmetic", "advanced_saving",
@@ -36,7 +36,7 @@ FAST = {
         "latent_cut_to_batch", "painter", "regions", "tiles",
     ),
     "templates": ("image_flux2", "image_krea2_turbo_t2i", "image_sdxl_simple", "utility-gan_upscaler"),
-    "later_sampling": ("flux_scale_rope", "node_cfg_override_two", "prompt_japanese"),
+    "later_sampling": ("flux_nag", "flux_scale_rope", "ltxv_windows", "node_cfg_override_two", "prompt_japanese"),
 }  # fmt: skip
 
 pytestmark = pytest.mark.timeout(600)
