@@ -73,7 +73,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether a fresh checkout has the path: folders whose files moved away stay behind with compiled ones."""
+    """Return True if a fresh checkout has the path: folders whose files moved away stay behind with compiled ones."""
     return path.is_file() or any(
         child.is_file() and "__pycache__" not in child.parts and ".venv" not in child.parts for child in path.rglob("*")
     )

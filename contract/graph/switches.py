@@ -40,7 +40,7 @@ NOTHING_LEFT_OUT: Final = LeftOut()
 
 
 def find_left_out(inputs: Inputs, facts_of: Callable[[str], NodeFacts], outputs: Collection[str]) -> LeftOut:
-    """Return what switches leave out of a prompt. `facts_of` returns the facts of a node's class, by node id.
+    """Return the links and nodes that switches leave out. `facts_of` returns the facts of a node's class, by node id.
 
     `outputs` are the output nodes. A node that something else takes is not left out, even where that does not run.
     """
@@ -65,7 +65,7 @@ def find_left_out(inputs: Inputs, facts_of: Callable[[str], NodeFacts], outputs:
 
 
 def left_out_of(prompt: Prompt, rules: Mapping[str, NodeRules]) -> LeftOut:
-    """Return what switches leave out of a prompt. `rules` are those of its classes, by class, as far as they exist."""
+    """Return the links and nodes that switches leave out. `rules` are those of its classes, by class, as far as they exist."""
     if not any(item.facts.chosen_by for item in rules.values()):
         return NOTHING_LEFT_OUT
     facts = {name: item.facts for name, item in rules.items()}

@@ -173,7 +173,7 @@ class _UnknownClasses:
 
 
 def left_out_in(prompt: Prompt, find_rules: FindRules) -> LeftOut:
-    """Return what switches leave out of a prompt; classes that cannot be used choose nothing."""
+    """Return the links and nodes that switches leave out; classes that cannot be used choose nothing."""
     return left_out_of(prompt, _rules_of_all(prompt, find_rules)[0])
 
 
@@ -565,7 +565,7 @@ def is_compatible(given: str | Sequence[object], wanted: str | Sequence[object])
 
 
 def _complaints(check: InputCheck, asked: Collection[str], verdict: object) -> Mapping[str, object]:
-    """Return what a check says of each input that it complains of."""
+    """Return the words of a check by the inputs that it complains of."""
     if not check.comes_last:
         return dict.fromkeys(asked, verdict)
     name, _, words = str(verdict).partition(": ")

@@ -36,7 +36,7 @@ def cropped_to_mask(
     grow_px: int,
     background: tuple[float, float, float],
 ) -> torch.Tensor:
-    """Return what the mask covers [height, width, 3], centred, with a margin as a factor, before a background.
+    """Return the masked part [height, width, 3], centred, with a margin as a factor, before a background.
 
     A mask that covers the border and not the middle is taken for its opposite, and so is one that covers nothing.
     """

@@ -172,7 +172,7 @@ def _surface(textures: Mapping[str, Any], own: Mapping[str, Any], has_colors: bo
 
 
 def _glow(writer: _Writer, texture: Mapping[str, int] | None, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a surface emits; a texture without a colour is white."""
+    """Return the light that a surface emits; a texture without a colour is white."""
     factor = [float(value) for value in own.get("emissive_factor", (0.0, 0.0, 0.0))]
     if not any(value > 0.0 for value in factor):
         if texture is None:

@@ -48,7 +48,7 @@ HERE = "here"
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """What runs the cases of a family: the reference, started when it is asked for, and ours where it is compared."""
+    """Runners of the cases of a family: the reference, started when it is asked for, and ours where it is compared."""
 
     reference: Callable[[], AbstractContextManager[Runner]]
     ours: Callable[[], AbstractContextManager[Runner | None]]

@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What the comparison of a case's outputs found; `difference` is the largest one, infinite where a run failed."""
+    """Result of the comparison of a case's outputs; `difference` is the largest one, infinite where a run failed."""
 
     difference: float
     measured: list[str] = field(default_factory=list)

@@ -89,7 +89,7 @@ def _drawn(layer: Layer, placement: Placement, width: int, height: int) -> torch
 
 
 def _over(below: torch.Tensor, layer: torch.Tensor, placement: Placement) -> torch.Tensor:
-    """Return what is below with a layer over it: any other mode than normal stays within what is below."""
+    """Return the image below with a layer over it: any other mode than normal stays within that image."""
     mixed = blended(placement.blend, below[..., :3], layer[..., :3])
     below_alpha, alpha = below[..., 3:], layer[..., 3:] * placement.opacity
     if placement.blend != "normal":

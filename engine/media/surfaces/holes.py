@@ -23,7 +23,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class HoleLimits:
-    """Which holes are closed: the length around them, their number of vertices, and whether gaps in a loop are too."""
+    """Limits of the holes that are closed: length around them and number of vertices; also gaps in a loop or not."""
 
     max_perimeter: float
     max_vertices: int

@@ -1,4 +1,4 @@
-"""Which inputs name model files: by what a class declares, and of a class that declares nothing by a guess."""
+"""Inputs that name model files: by what a class declares, and of a class that declares nothing by a guess."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a mask covers, cut out."""
+"""Images cropped to a mask."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any
 
 
 def history_of(prompt: dict[str, Any]) -> dict[str, Any]:
-    """Return what `/history` says of a prompt that ran."""
+    """Return the entry of `/history` of a prompt that ran."""
     if any(node["class_type"] == "Fail" for node in prompt.values()):
         message = ("execution_error", {"exception_message": "it failed"})
         return {"status": {"status_str": "error", "messages": [message]}, "outputs": {}}

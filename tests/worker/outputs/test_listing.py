@@ -1,4 +1,4 @@
-"""Which of the things that nodes show are outputs."""
+"""Outputs among the things that nodes show."""
 
 from __future__ import annotations
 

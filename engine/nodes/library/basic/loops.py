@@ -189,7 +189,7 @@ class _Iterations:
         return _Copied(made, next_value, [value for value in (made, next_value, *ended) if is_link(value)])
 
     def _loop_within(self, node_id: str, ids: Mapping[str, str]) -> ValueDict:
-        """Return what a copied end of a loop within this one has to know of the copies."""
+        """Return the values that a copied end of a loop within this one needs of the copies."""
         inner = self._loop.inner.get(node_id)
         if inner is None:
             return {}
@@ -242,7 +242,7 @@ def loop_iteration(
     reuse_cache: Annotated[Any, Flag()],
     **others: Any,
 ) -> tuple[INT, BOOLEAN, BOOLEAN, ANY, Annotated[object, Socket("*"), Out(is_list=True)]]:
-    """Return what one iteration of a loop starts with; `item_index` is its item of a list."""
+    """Return the values that one iteration of a loop starts with; `item_index` is its item of a list."""
     index = others.get("item_index", (0,))[0]
     item = list_item[index] if list_item else None
     carried = [None] if current_iteration_value is None else list(current_iteration_value)
@@ -269,7 +269,7 @@ def loop_progress(
 @node("LoopResult", display_name=None, category="sd", python_module=MODULE, input_is_list=True, is_input_list=True,
       takes_any_value=True, dev_only=True, comfyui_version=VERSION)  # fmt: skip
 def loop_result(context: NodeContext, **others: Any) -> ANY:
-    """Return what the iterations of a loop made, in one list as one value."""
+    """Return the results of the iterations of a loop, in one list as one value."""
     made: list[Any] = []
     while (values := others.get(f"output{len(made)}")) is not None:
         made.append(values)

@@ -68,7 +68,7 @@ def _content(environment: NodeEnvironment, model_file: object) -> str | None:
 
 
 def _of_viewport(viewport: object, camera: object, model_info: object) -> tuple[Any, Any]:
-    """Return what is known of model and camera: what was given, else what the page's viewer has."""
+    """Return model and camera as they were given, else as the page's viewer has them."""
     state: Mapping[str, Any] = viewport if isinstance(viewport, Mapping) else {}
     found = state.get("model_3d_info", []) if model_info is None else model_info
     return found, state.get("camera_info") if camera is None else camera

@@ -36,7 +36,7 @@ Side = Annotated[int, Int(min=64, max=4096, step=8)]
 
 
 def background_complaint(environment: NodeEnvironment, background: str = "#000000") -> str | None:
-    """Return what is wrong with a background that is no color `#rrggbb`."""
+    """Return the fault of a background that is no color `#rrggbb`, None for one that is."""
     try:
         rgb_of(background)
     except ValueError as error:

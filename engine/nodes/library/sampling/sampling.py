@@ -41,7 +41,7 @@ class SamplerChoice(Choice):
 
 
 def facts_of_samplers() -> dict[str, SamplerFacts]:
-    """Return what the built-in samplers declare at their functions, in the form in which other processes get it."""
+    """Return the declared facts of the built-in samplers, in the form in which other processes get them."""
     return {
         name: SamplerFacts(item.evaluations_per_step, item.is_deterministic)
         for name, item in declared_samplers().items()

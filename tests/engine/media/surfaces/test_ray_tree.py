@@ -72,7 +72,7 @@ def test_leaves_that_fill_the_tree_up_are_not_searched() -> None:
 
 
 def test_nearer_child_is_searched_first() -> None:
-    """Of 64 parallel triangles behind each other, a ray from either side meets the first after about one descent."""
+    """A ray from either side of 64 parallel triangles meets the first after about one descent."""
     corners = torch.tensor([[0.0, 0, 0], [4, 0, 0], [0, 4, 0]]) + torch.arange(64.0)[:, None, None] * torch.eye(3)[2]
     for start, direction, face in ((-1.0, 1.0, 0), (64.0, -1.0, 63)):
         steps = CountedSteps()

@@ -34,7 +34,7 @@ def run(engine: Engine, prompt: dict[str, Any], events: list[Event]) -> RunResul
 
 
 def texts(engine: Engine, nodes: Mapping[str, Any]) -> list[str]:
-    """Return what node 9 shows."""
+    """Return the texts that node 9 shows."""
     result = run(engine, WORDS | {"9": node("PreviewAny", source=["8", 0])} | dict(nodes), [])
     assert result.status == "success"
     return list(result.outputs["9"]["text"])

@@ -68,7 +68,7 @@ class Looping:
         return self.engine.submit(request, events.append).result(timeout=60)
 
     def shown(self, prompt: dict[str, Any]) -> list[str]:
-        """Return what node `show` shows."""
+        """Return the texts that node `show` shows."""
         result = self.run(prompt)
         assert result.status == "success"
         return list(result.outputs["show"]["text"])
