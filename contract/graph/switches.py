@@ -65,7 +65,7 @@ def find_left_out(inputs: Inputs, facts_of: Callable[[str], NodeFacts], outputs:
 
 
 def left_out_of(prompt: Prompt, rules: Mapping[str, NodeRules]) -> LeftOut:
-    """Return the links and nodes that switches leave out. `rules` are those of its classes, by class, as far as they exist."""
+    """Return the links and nodes that switches leave out. `rules` are those of classes that exist, by class."""
     if not any(item.facts.chosen_by for item in rules.values()):
         return NOTHING_LEFT_OUT
     facts = {name: item.facts for name, item in rules.items()}

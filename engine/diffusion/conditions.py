@@ -311,13 +311,17 @@ def prepare_conditions(
     latent_image: torch.Tensor | None = None,
     denoise_mask: torch.Tensor | None = None,
     seed: int | None = None,
+    latent_shapes: Sequence[Sequence[int]] | None = None,
 ) -> dict[str, list[Condition]]:
     """Prepare the conditions of every side (`positive`, `negative`, ...) for `guidance.calc_cond_batch`.
 
     Resolves areas and masks to the latent's size, percentages to noise levels, makes the network's inputs, adds
-    conditions of equal area to the other sides, and lets controls prepare.
+    conditions of equal area to the other sides, and lets controls prepare. `latent_shapes` are those of the streams of
+    a packed latent.
     """
-    extra = {"latent_image": latent_image, "denoise_mask": denoise_mask, "seed": seed}
+    extra: dict[str, object] = {"latent_image": latent_image, "denoise_mask": denoise_mask, "seed": seed}
+    if latent_shapes:
+        extra["latent_shapes"] = latent_shapes
     prepared: dict[str, list[Condition]] = {}
     for side, conditions in sides.items():
         located = [_resolve_mask(_resolve_area(item, noise.shape[2:]), noise.shape[2:], device) for item in conditions]

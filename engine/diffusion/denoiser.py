@@ -15,6 +15,7 @@ import torch
 
 from darkroom.engine.diffusion.conditions import (
     BatchedInput,
+    ConstantInput,
     CrossAttentionInput,
     NoiseShapedInput,
     RegularInput,
@@ -23,6 +24,7 @@ from darkroom.engine.diffusion.conditions import (
 from darkroom.engine.diffusion.latent_format import LatentFormat
 from darkroom.engine.diffusion.model_sampling import EpsDiscrete
 from darkroom.engine.diffusion.model_type import model_type_of
+from darkroom.engine.diffusion.nested_latent import packed, unpacked
 from darkroom.engine.diffusion.options import KNOWN_TIMESTEP, Options
 from darkroom.engine.diffusion.stored_dtype import stored_dtype
 from darkroom.engine.diffusion.wrappers import APPLY_MODEL, DIFFUSION_MODEL, wrapped
@@ -103,6 +105,7 @@ class Denoiser(torch.nn.Module):
     """
 
     comfy_name: ClassVar[str] = "BaseModel"  # in `comfy.model_base`, where packs find the class
+    uncast_inputs: tuple[str, ...] = ()  # inputs that keep their type, whatever the network computes in
     memory_usage_factor_conds: tuple[str, ...] = ()  # inputs that count for the memory with the noisy latent
     model_lowvram = False  # weights that are not on the device are brought there by model memory
     lowvram_patch_counter = 0
@@ -171,11 +174,17 @@ class Denoiser(torch.nn.Module):
             scaled = torch.cat([scaled, c_concat.to(scaled)], dim=1)
         scaled = scaled.to(dtype)
         context = None if c_crossattn is None else c_crossattn.to(device=scaled.device, dtype=dtype)
-        extra = {name: _cast(value, scaled.device, dtype) for name, value in kwargs.items()}
+        extra = {
+            name: value if name in self.uncast_inputs else _cast(value, scaled.device, dtype)
+            for name, value in kwargs.items()
+        }
         timesteps = self.process_timestep(self._timestep(t, options).float(), x=x, **extra)
+        shapes = extra.pop("latent_shapes", ())
+        streams = unpacked(scaled, shapes) if shapes else scaled
         network = wrapped(DIFFUSION_MODEL, options, self.diffusion_model, self.diffusion_model)
         # By position: so wrappers of custom nodes find them.
-        output = network(scaled, timesteps, context, extra.pop("y", None), control, options, **extra)
+        output = network(streams, timesteps, context, extra.pop("y", None), control, options, **extra)
+        output = packed(output) if shapes else output
         denoised: torch.Tensor = self.model_sampling.calculate_denoised(t, output.float(), x)
         return denoised
 
@@ -249,6 +258,8 @@ class Denoiser(torch.nn.Module):
                 inputs[name] = CrossAttentionInput(kwargs[key].to(device))
         if kwargs.get("noise_concat") is not None:
             inputs["c_concat"] = NoiseShapedInput(kwargs["noise_concat"])
+        if kwargs.get("latent_shapes"):
+            inputs["latent_shapes"] = ConstantInput(kwargs["latent_shapes"])
         return inputs
 
     def text_widths(self) -> dict[str, int]:

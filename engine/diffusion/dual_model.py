@@ -61,9 +61,11 @@ class DualModelGuider(Guider):
     ) -> torch.Tensor:
         network = self._negative_network
         if network is not None:
-            scaled = scaled_latent(network, latent_image)
+            shapes = self.stream_shapes
+            scaled = scaled_latent(network, latent_image, shapes)
             sides = {"negative": [dict(item) for item in self.conds["negative"]]}
-            prepared = prepare_conditions(network, noise, sides, device, scaled, denoise_mask, seed)
+            streams = {"latent_shapes": shapes} if shapes else {}
+            prepared = prepare_conditions(network, noise, sides, device, scaled, denoise_mask, seed, **streams)
             self._negative_conds = prepared["negative"]
         return super()._prepare(noise, latent_image, device, denoise_mask, seed)
 

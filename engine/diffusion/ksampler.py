@@ -14,6 +14,7 @@ import torch
 from darkroom.engine.diffusion.choices import calculate_sigmas, current_choices
 from darkroom.engine.diffusion.conditions import repeat_to_batch_size
 from darkroom.engine.diffusion.host_levels import brought, on_host
+from darkroom.engine.diffusion.nested_latent import streams_of
 from darkroom.engine.diffusion.options import Conditioning, OptionDict
 from darkroom.engine.diffusion.replacements import replaceable, replacement_of
 from darkroom.engine.diffusion.sample import Guider, SampledModel, Sampler
@@ -222,13 +223,16 @@ def fix_empty_latent_channels(model: SampledModel, latent_image: torch.Tensor) -
     """Return an empty latent with the number of channels the model takes, and any latent with its dimensions.
 
     Where the latent format says so, one of other channels is taken to have cells of 8 pixels and gets the size of the
-    same image.
+    same image. A format whose latents have several streams adds those that an empty one lacks.
 
     Raises ValueError for an image's latent of other channels: that of another family's VAE.
     """
+    if streams_of(latent_image):
+        return latent_image
     latent_format = model.get_model_object("latent_format")
+    is_empty = torch.count_nonzero(latent_image) == 0
     channels = latent_format.latent_channels
-    if latent_image.shape[1] != channels and torch.count_nonzero(latent_image) == 0:
+    if latent_image.shape[1] != channels and is_empty:
         latent_image = repeat_to_batch_size(latent_image, channels, dim=1)
         if getattr(latent_format, "resizes_empty", False):
             sides = [round(side * EMPTY_CELL_PX / latent_format.spatial_ratio) for side in latent_image.shape[-2:]]
@@ -240,4 +244,5 @@ def fix_empty_latent_channels(model: SampledModel, latent_image: torch.Tensor) -
         )
     if getattr(latent_format, "latent_dimensions", 2) == 3 and latent_image.ndim == 4:
         latent_image = latent_image.unsqueeze(2)
-    return latent_image
+    complete = getattr(latent_format, "fix_empty_latent", None) if is_empty else None  # those of packs may lack it
+    return latent_image if complete is None else complete(latent_image)

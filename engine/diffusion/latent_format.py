@@ -35,6 +35,10 @@ class LatentFormat:
     def process_out(self, latent: torch.Tensor) -> torch.Tensor:
         return latent / self.scale_factor
 
+    def fix_empty_latent(self, latent: torch.Tensor) -> torch.Tensor:
+        """Return an empty latent with the streams that the format's latents have beside it: none."""
+        return latent
+
 
 class ShiftedLatentFormat(LatentFormat):
     """Latents that are moved by `shift_factor` before they are scaled."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
+from darkroom.engine.diffusion.nested_latent import NestedLatent, streams_of
 from darkroom.engine.diffusion.replacements import replaceable
 
 NoiseSampler = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (sigma, sigma_next) -> noise like x
@@ -16,9 +18,26 @@ def prepare_noise(latent_image: torch.Tensor, seed: int, noise_inds: Sequence[in
     """Return unit Gaussian noise of the latent's shape and dtype, on the CPU.
 
     With `noise_inds` (LATENT's `batch_index`) item i is the draw number `noise_inds[i]` of the seed, as if the whole
-    batch up to there had been drawn one by one.
+    batch up to there had been drawn one by one. The streams of a nested latent are drawn one after the other.
     """
     generator = torch.manual_seed(seed)  # the global one: custom nodes' own draws depend on the seed too
+    streams = streams_of(latent_image)
+    if streams:
+        nested: Any = NestedLatent([_drawn(stream, generator, noise_inds) for stream in streams])
+        return nested  # type: ignore[no-any-return]  # a tensor's stand-in
+    return _drawn(latent_image, generator, noise_inds)
+
+
+def prepare_empty_noise(latent_image: torch.Tensor) -> torch.Tensor:
+    """Return zeros of the latent's shape and dtype, on the CPU; nested ones for a nested latent."""
+    streams = streams_of(latent_image)
+    if streams:
+        nested: Any = NestedLatent([torch.zeros_like(stream, device="cpu") for stream in streams])
+        return nested  # type: ignore[no-any-return]  # a tensor's stand-in
+    return torch.zeros(latent_image.shape, dtype=latent_image.dtype, device="cpu")
+
+
+def _drawn(latent_image: torch.Tensor, generator: torch.Generator, noise_inds: Sequence[int] | None) -> torch.Tensor:
     dtype = latent_image.dtype
     if noise_inds is None:
         return torch.randn(latent_image.shape, dtype=dtype, generator=generator, device="cpu")

@@ -21,6 +21,16 @@ from darkroom.engine.diffusion.conditions import (
 )
 from darkroom.engine.diffusion.guidance import BATCH_MARGIN, sampling_function
 from darkroom.engine.diffusion.host_levels import brought, on_host
+from darkroom.engine.diffusion.nested_latent import (
+    NestedLatent,
+    StreamShapes,
+    by_stream,
+    packed,
+    packed_mask,
+    shapes_of,
+    streams_of,
+    unpacked,
+)
 from darkroom.engine.diffusion.options import SAMPLING_RUN, OptionDict, Options
 from darkroom.engine.diffusion.record_obstacles import obstacle_to_record
 from darkroom.engine.diffusion.recorded_steps import SamplingStart
@@ -105,8 +115,9 @@ class InpaintDenoiser:
             denoise_mask = options["denoise_mask_function"](sigma, denoise_mask, extra_options=extra)
         kept = 1.0 - denoise_mask
         given = self.inner_model.inner_model.scale_latent_inpaint(
-            x=x, sigma=sigma, noise=self.noise, latent_image=self.latent_image
-        )
+            x=x, sigma=sigma, noise=self.noise, latent_image=self.latent_image, denoise_mask=denoise_mask,
+            latent_shapes=getattr(self.inner_model, "stream_shapes", ()),
+        )  # fmt: skip
         x = x * denoise_mask + given * kept
         denoised = self.inner_model(x, sigma, model_options=options, seed=seed)
         return denoised * denoise_mask + self.latent_image * kept
@@ -211,6 +222,7 @@ class Guider:
         self.conds: dict[str, list[Condition]] = {}
         self.cfg = 1.0
         self.inner_model: Any = None
+        self.stream_shapes: StreamShapes = ()  # of the packed latent that is sampled; empty for a plain one
 
     def set_conds(self, positive: object, negative: object) -> None:
         self.inner_set_conds({"positive": positive, "negative": negative})
@@ -262,6 +274,7 @@ class Guider:
         disable_pbar: bool,
         seed: int | None,
     ) -> torch.Tensor:
+        shapes = self.stream_shapes
         latent_image = self._prepare(noise, latent_image, device, denoise_mask, seed)
         options = copy_options(self.model_options)
         options.setdefault("transformer_options", {})["sample_sigmas"] = sigmas
@@ -276,8 +289,7 @@ class Guider:
         with run_in(options).recorded(start) as recorded:
             extra_args["model_options"] = recorded.in_options(options)
             samples = run(self, sigmas, extra_args, callback, noise, latent_image, denoise_mask, disable_pbar)
-        unscaled: torch.Tensor = self.inner_model.process_latent_out(samples.to(torch.float32))
-        return unscaled
+        return by_stream(self.inner_model.process_latent_out, samples.to(torch.float32), shapes)
 
     def _prepare(
         self,
@@ -288,8 +300,12 @@ class Guider:
         seed: int | None,
     ) -> torch.Tensor:
         """Prepare the conditions for a run, and return the latent as the network takes it."""
-        scaled = scaled_latent(self.inner_model, latent_image)
-        self.conds = prepare_conditions(self.inner_model, noise, self.conds, device, scaled, denoise_mask, seed)
+        shapes = self.stream_shapes
+        scaled = scaled_latent(self.inner_model, latent_image, shapes)
+        streams = {"latent_shapes": shapes} if shapes else {}
+        self.conds = prepare_conditions(
+            self.inner_model, noise, self.conds, device, scaled, denoise_mask, seed, **streams
+        )
         return scaled
 
     def _others_in_use(self) -> AbstractContextManager[None]:
@@ -387,10 +403,41 @@ class Guider:
     ) -> torch.Tensor:
         """Return the unscaled latent on `load_device`, from unit noise and the unscaled latent to start from.
 
-        Without a sigma nothing happens to the latent.
+        Without a sigma nothing happens to the latent. A `NestedLatent` is sampled in its packed form, from noise in
+        the same form, and returned as one; `denoise_mask` is that of its first stream or nested, too.
         """
         if sigmas.shape[-1] == 0:
             return latent_image
+        streams = streams_of(latent_image)
+        if not streams:
+            return self._attempted(noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed)
+        self.stream_shapes = shapes = shapes_of(streams)
+        mask = None if denoise_mask is None else packed_mask(denoise_mask, shapes, self._prepared_mask)
+        try:
+            samples = self._attempted(
+                packed(streams_of(noise)), packed(streams), sampler, sigmas, mask,
+                None if callback is None else _nested_callback(callback, shapes), disable_pbar, seed,
+            )  # fmt: skip
+        finally:
+            self.stream_shapes = ()
+        nested: Any = NestedLatent(unpacked(samples, shapes))
+        return nested  # type: ignore[no-any-return]  # a tensor's stand-in
+
+    def _prepared_mask(self, mask: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+        return prepare_mask(mask, shape, self.model_patcher.load_device)
+
+    def _attempted(
+        self,
+        noise: torch.Tensor,
+        latent_image: torch.Tensor,
+        sampler: object,
+        sigmas: torch.Tensor,
+        denoise_mask: torch.Tensor | None,
+        callback: ProgressCallback | None,
+        disable_pbar: bool,
+        seed: int | None,
+    ) -> torch.Tensor:
+        """Sample a latent of one tensor, again where a strategy of tuning has failed."""
         reported = StepsReported(callback, self.model_patcher.check_cancelled)
         return sampling_run().attempt(
             self.model_patcher,
@@ -429,16 +476,30 @@ class Guider:
             self.conds = {}
 
 
-@replaceable
-def scaled_latent(network: Any, latent_image: torch.Tensor) -> torch.Tensor:
-    """Return a latent in the scale of a network; an empty one stays empty."""
+def _nested_callback(callback: ProgressCallback, shapes: StreamShapes) -> ProgressCallback:
+    """Return a callback that is given packed latents, and gives nested ones to `callback`."""
+
+    def report(step: int, denoised: Any, x: Any, num_steps: int) -> object:
+        nested: list[Any] = [NestedLatent(unpacked(latent, shapes)) for latent in (denoised, x)]
+        return callback(step, *nested, num_steps)
+
+    return report
+
+
+def scaled_latent(network: Any, latent_image: torch.Tensor, shapes: StreamShapes = ()) -> torch.Tensor:
+    """Return a latent in the scale of a network, stream by stream; an empty one stays empty."""
     if torch.count_nonzero(latent_image) == 0:
         return latent_image
-    scaled: torch.Tensor = network.process_latent_in(latent_image)
-    return scaled
+    return by_stream(network.process_latent_in, latent_image, shapes)
 
 
+@replaceable
 def prepare_mask(noise_mask: torch.Tensor, shape: torch.Size, device: torch.device) -> torch.Tensor:
+    """Resize a mask to the latent's shape as `resized_mask` does, on the device."""
+    return resized_mask(noise_mask, shape).to(device)
+
+
+def resized_mask(noise_mask: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     """Resize a mask `[B, 1, H, W]` (or `[B, H, W]`, `[H, W]`) to the latent's shape.
 
     For a latent of videos `[B, C, F, h, w]` the masks of a batch are those of the frames of a video. For one of audio
@@ -457,4 +518,4 @@ def prepare_mask(noise_mask: torch.Tensor, shape: torch.Size, device: torch.devi
         )
     if mask.shape[1] < shape[1]:
         mask = mask.repeat(1, shape[1], *(1,) * (mask.ndim - 2))[:, : shape[1]]
-    return repeat_to_batch_size(mask, shape[0]).to(device)
+    return repeat_to_batch_size(mask, shape[0])

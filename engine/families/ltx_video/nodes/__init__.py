@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from darkroom.engine.families.ltx_video.nodes import context, guides, ic_lora, sampling, videos
+from darkroom.engine.families.ltx_video.nodes import audio_streams, context, guides, ic_lora, sampling, videos
 
-NODES = (*videos.NODES, *guides.NODES, *sampling.NODES, *context.NODES, *ic_lora.NODES)
+NODES = (*videos.NODES, *audio_streams.NODES, *guides.NODES, *sampling.NODES, *context.NODES, *ic_lora.NODES)

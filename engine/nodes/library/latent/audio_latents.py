@@ -9,6 +9,7 @@ from typing import Annotated
 
 import torch
 
+from darkroom.engine.diffusion.nested_latent import last_stream
 from darkroom.engine.media.resample import resample
 from darkroom.engine.media.video import Audio
 from darkroom.engine.models.audio_vae import AudioVae
@@ -34,7 +35,7 @@ def vae_encode_audio(context: NodeContext, *, audio: AUDIO, vae: VAE) -> LATENT:
 def vae_decode_audio(context: NodeContext, *, samples: LATENT, vae: VAE) -> AUDIO:
     """Decode a latent to audio, and make quieter what is too loud."""
     own = _of_audio(vae)
-    return _audio_of(own, samples, own.decode(samples["samples"]))
+    return _audio_of(own, samples, own.decode(last_stream(samples["samples"])))
 
 
 @node("VAEDecodeAudioTiled", display_name="VAE Decode Audio (Tiled)", category="model/latent", python_module=MODULE,
@@ -49,7 +50,7 @@ def vae_decode_audio_tiled(
 ) -> AUDIO:
     """Decode a latent to audio in stretches of `tile_size` cells, which share `overlap` cells, at most half of one."""
     own = _of_audio(vae)
-    return _audio_of(own, samples, own.decode_tiled(samples["samples"], tile_x=tile_size, overlap=overlap))
+    return _audio_of(own, samples, own.decode_tiled(last_stream(samples["samples"]), tile_x=tile_size, overlap=overlap))
 
 
 def _audio_of(vae: AudioVae, latent: Latent, decoded: torch.Tensor) -> Audio:

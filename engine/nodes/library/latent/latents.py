@@ -8,6 +8,7 @@ from typing import Annotated
 import torch
 
 from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.diffusion.nested_latent import first_stream, streams_of
 from darkroom.engine.errors import BadModelFile
 from darkroom.engine.formats.safetensors_file import SafetensorsFile, write_safetensors
 from darkroom.engine.models.video_vae import VideoVae
@@ -43,10 +44,10 @@ def empty_latent_image(
 def vae_decode(context: NodeContext, *, samples: LATENT, vae: VAE) -> FRAMES:
     """Decodes latent images back into pixel space images."""  # noqa: D401 - ComfyUI's words
     if isinstance(vae, VideoVae) and context.output_is_streamed():
-        frames = vae.frame_stream(samples["samples"])
+        frames = vae.frame_stream(first_stream(samples["samples"]))
         if frames is not None:
             return frames
-    return as_images(vae.decode(samples["samples"]))
+    return as_images(vae.decode(first_stream(samples["samples"])))
 
 
 def as_images(decoded: torch.Tensor) -> torch.Tensor:
@@ -74,6 +75,11 @@ def save_latent(
     prompt: Prompt = None,
     extra_pnginfo: ExtraPngInfo = None,
 ) -> Annotated[NodeOutput, Socket("LATENT"), Out("samples")]:
+    if streams_of(samples["samples"]):
+        raise ValueError(
+            "samples: a latent of several streams is in no file; got one of video and audio, expected one of them "
+            "(LTXVSeparateAVLatent)"
+        )
     output = context.files.save_path(filename_prefix, suffix=".latent")
     metadata: dict[str, str] = {}
     if context.embed_metadata:

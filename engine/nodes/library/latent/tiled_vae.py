@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.diffusion.nested_latent import first_stream
 from darkroom.engine.models.video_vae import VideoVae
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
@@ -46,11 +47,12 @@ def vae_decode_tiled(
     sizes: dict[str, Any] = {
         "tile_x": tile, "tile_y": tile, "overlap": overlap // ratio, "tile_t": tile_t, "overlap_t": overlap_t,
     }  # fmt: skip
+    latent = first_stream(samples["samples"])
     if isinstance(vae, VideoVae) and context.output_is_streamed():
-        frames = vae.tiled_frame_stream(samples["samples"], **sizes)
+        frames = vae.tiled_frame_stream(latent, **sizes)
         if frames is not None:
             return frames
-    return as_images(vae.decode_tiled(samples["samples"], **sizes))
+    return as_images(vae.decode_tiled(latent, **sizes))
 
 
 def _latent_frames(vae: VAE, size: int, overlap: int) -> tuple[int | None, int | None]:

@@ -10,7 +10,7 @@ import torch
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.diffusion.guiders import BasicGuider, DualCfgGuider, PerpNegGuider
 from darkroom.engine.diffusion.ksampler import fix_empty_latent_channels, sample_custom
-from darkroom.engine.diffusion.noise import prepare_noise
+from darkroom.engine.diffusion.noise import prepare_empty_noise, prepare_noise
 from darkroom.engine.diffusion.sample import Guider
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
@@ -34,8 +34,7 @@ class EmptyNoise:
     seed = 0
 
     def generate_noise(self, input_latent: Latent) -> torch.Tensor:
-        samples = input_latent["samples"]
-        return torch.zeros(samples.shape, dtype=samples.dtype, device="cpu")
+        return prepare_empty_noise(input_latent["samples"])
 
 
 class RandomNoise:
@@ -213,7 +212,7 @@ def _sampled(
     output = _with_samples(start, run(noise.generate_noise(start), start, callback))
     if "x0" not in last:
         return output, output
-    denoised = model.get_model_object("latent_format").process_out(last["x0"].cpu())
+    denoised = model.get_model_object("process_latent_out")(last["x0"].cpu())
     return output, _with_samples(start, denoised)
 
 

@@ -10,7 +10,8 @@ import torch
 
 from darkroom.contract.graph.facts import NodeFacts, SamplerFacts
 from darkroom.engine.diffusion.ksampler import fix_empty_latent_channels, sample
-from darkroom.engine.diffusion.noise import prepare_noise
+from darkroom.engine.diffusion.nested_latent import first_stream
+from darkroom.engine.diffusion.noise import prepare_empty_noise, prepare_noise
 from darkroom.engine.diffusion.replacements import replaceable
 from darkroom.engine.diffusion.samplers.registry import declared_samplers
 from darkroom.engine.nodes.base import NodeContext, NodeEnvironment
@@ -155,10 +156,7 @@ def common_ksampler(
 ) -> tuple[Latent]:
     """Sample a latent for both KSampler nodes, within the running call."""
     samples = fix_empty_latent_channels(model, latent["samples"])
-    if disable_noise:
-        noise = torch.zeros(samples.shape, dtype=samples.dtype)
-    else:
-        noise = prepare_noise(samples, seed, latent.get("batch_index"))
+    noise = prepare_empty_noise(samples) if disable_noise else prepare_noise(samples, seed, latent.get("batch_index"))
     result = sample(
         model, noise, steps, cfg, sampler_name, scheduler, positive, negative, samples, denoise=denoise,
         disable_noise=disable_noise, start_step=start_step, last_step=last_step, force_full_denoise=force_full_denoise,
@@ -180,8 +178,8 @@ def preview_function(device: torch.device, latent_format: object) -> PreviewFunc
 def prepare_callback(model: Any, steps: int, x0_output_dict: dict[str, Any] | None = None) -> StepCallback:
     """Return a callback that reports progress of the running call after every step, which ends a cancelled run.
 
-    Before progress it reports a preview, when one is requested. The denoised latent is stored as `x0` of the
-    dictionary.
+    Before progress it reports a preview, when one is requested; of a nested latent it is that of its video. The
+    denoised latent is stored as `x0` of the dictionary.
     """
     context = running_context()
     preview = preview_function(model.load_device, model.get_model_object("latent_format"))
@@ -189,7 +187,7 @@ def prepare_callback(model: Any, steps: int, x0_output_dict: dict[str, Any] | No
     def report(step: int, denoised: torch.Tensor, x: torch.Tensor, total_steps: int) -> None:
         if x0_output_dict is not None:
             x0_output_dict["x0"] = denoised
-        made = None if preview is None else preview(denoised)
+        made = None if preview is None else preview(first_stream(denoised))
         if context is None:
             return
         if made is not None and context.report_preview is not None:
