@@ -354,6 +354,7 @@ class ModelFamily:
     `control_networks` are kinds of ControlNets beside those of `controls`, `model_patches` further networks that nodes
     of the family attach to its denoising network (`ModelPatchLoader`). `image_control` is the kind of control that
     sees the image alone.
+    `further_vaes` are autoencoders of files of their own, beside `vae`: that of audio where videos have some.
     `takes_hypernetworks` says that there are hypernetworks for its attention,
     `takes_fewer_encoders` says that some of the text encoders may be left out, `takes_one_encoder` that a model has one
     of them; a family that takes no prompt has none.
@@ -377,6 +378,7 @@ class ModelFamily:
     nodes: tuple[str, ...]
     parameterisation: Parameterisation
     sizes: Mapping[str, Any]
+    further_vaes: tuple[Network, ...] = ()
     denoiser_type: type[Denoiser] = Denoiser
     variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     variant_types: Mapping[str, type[Denoiser]] = field(default_factory=dict)

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import logging
 import pkgutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 
@@ -284,13 +284,15 @@ def misshapen(error: Exception) -> str:
 
 
 def recognise_vae(shapes: Shapes, metadata: Mapping[str, str] = NO_METADATA) -> tuple[ModelFamily, Names]:
-    """Return a family with the VAE that a file holds, and its names: families may share one. Raises `NotRecognised`."""
+    """Return a family with the VAE that a file holds, and its names: families may share one. Raises `NotRecognised`.
+
+    Where that is a further one of the family, the returned description has it as its `vae`.
+    """
     later = describe_later(shapes, metadata)
     if later is not None:
         raise NotRecognised(later)
     refusals = []
-    for family in families():
-        vae = family.vae
+    for family, vae in vaes():
         names = names_of(vae, shapes)
         if names is None:
             continue
@@ -302,8 +304,16 @@ def recognise_vae(shapes: Shapes, metadata: Mapping[str, str] = NO_METADATA) -> 
         except OF_SHAPES as error:
             refusals.append(misshapen(error))
             continue
-        return family, names
+        return (family if vae is family.vae else replace(family, vae=vae)), names
     raise NotRecognised("; ".join(dict.fromkeys(refusals)) or describe(shapes, metadata))
+
+
+def vaes() -> Iterator[tuple[ModelFamily, Network]]:
+    """Yield the VAEs of all families, the further ones last."""
+    for family in families():
+        yield family, family.vae
+    for family in families():
+        yield from ((family, vae) for vae in family.further_vaes)
 
 
 def recognise_control(shapes: Shapes) -> tuple[ModelFamily, ControlModels]:

@@ -62,8 +62,8 @@ def description(family: ModelFamily, denoiser: torch.nn.Module, vae: torch.nn.Mo
 
 def vae_description(vae: torch.nn.Module) -> dict[str, str]:
     """Return the metadata of a file of a VAE alone."""
-    owner = next((family for family in registry.families() if family.vae.build is type(vae)), None)
-    return {} if owner is None else _as_texts([owner.vae.description(vae.config)])
+    owner = next((network for _, network in registry.vaes() if network.build is type(vae)), None)
+    return {} if owner is None else _as_texts([owner.description(vae.config)])
 
 
 def _as_texts(descriptions: list[dict[str, dict[str, Any]]]) -> dict[str, str]:

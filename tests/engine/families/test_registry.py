@@ -14,12 +14,14 @@ from darkroom.engine.errors import BadModelFile
 from darkroom.engine.families import registry
 from darkroom.engine.families.base import ComfyUiNames, ModelFamily, TensorIndex
 from darkroom.engine.formats.safetensors_file import write_safetensors
-from darkroom.engine.models.load import LoadTypes, load_text_encoders
+from darkroom.engine.models.load import LoadTypes, load_text_encoders, load_vae
 from darkroom.engine.models.random_weights import random_networks
 from darkroom.engine.nodes.built_in import built_in_nodes
+from darkroom.engine.settings import DtypePolicy
 from darkroom.engine.text.chunk_encoding import Encoded
 from tests.engine.families.test_every_family import saved_index
 from tests.engine.nodes.small_store import small_store
+from tests.parity.layout import checkpoint_shapes
 
 PAIR_TYPE = "a pair"
 
@@ -122,3 +124,26 @@ def test_loaders_offer_comfyuis_types_and_then_those_of_families_that_it_does_no
         "kandinsky5_image", "ltxv", "newbie", "ace", PAIR_TYPE,
     )  # fmt: skip
     assert PAIR_TYPE not in registry.offered_text_types(num_encoders=1)
+
+
+def test_a_further_vae_of_a_family_is_recognised_and_loaded_in_its_own_types(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ace_step, sdxl = registry.family_named("ace_step"), registry.family_named("sdxl")
+    further = replace(ace_step.vae, dtypes=DtypePolicy(prefers=("float16",)))
+    owner = replace(sdxl, further_vaes=(further,))
+    monkeypatch.setattr(registry, "families", lambda: (owner,))
+    network = further.build(further.sizes["small"])
+    shapes = {name: tuple(weight.shape) for name, weight in network.state_dict().items()}
+
+    found, names = registry.recognise_vae(shapes)
+
+    assert (found.name, found.vae) == ("sdxl", further)
+    assert set(names) == set(shapes)
+    assert registry.recognise_vae(checkpoint_shapes(sdxl, "small"))[0] is owner
+    path = tmp_path / "audio.safetensors"
+    write_safetensors(path, network.state_dict(), {})
+    types = LoadTypes(by_family=lambda family: LoadTypes(vae=getattr(torch, family.dtypes.vae.prefers[0])))
+    loaded = load_vae(path, types)
+    assert isinstance(loaded, type(network))
+    assert {weight.dtype for weight in loaded.parameters()} == {torch.float16}
