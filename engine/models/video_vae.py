@@ -19,6 +19,7 @@ from darkroom.engine.media.frame_stream import FrameStream
 from darkroom.engine.models.vae import Vae
 
 WHOLE_VIDEO = 9999  # frames; more than fit any memory
+LONG_VIDEO = 8192  # latent frames, of which the first ones hardly count
 TILE_PX = 256  # a side, of tiles for lack of memory
 TILE_FRAMES, SHARED_FRAMES = 64, 16  # of them along time, for networks that see all frames of a video together
 WHOLE_FRAMES = 65  # such a network decodes at once anywhere; more only where the device has the memory for it
@@ -60,7 +61,8 @@ class VideoVae(Vae):
         return ratio
 
     def temporal_compression_decode(self) -> int:
-        return self.frames_ratio
+        """Return the frames that a latent frame becomes, on average over a long video."""
+        return round(self.num_frames(LONG_VIDEO) / LONG_VIDEO)
 
     @property
     def downscale_index_formula(self) -> tuple[int, int, int]:
@@ -74,10 +76,16 @@ class VideoVae(Vae):
 
     def num_frames(self, latent_frames: int) -> int:
         """Return the number of frames that latent frames become."""
+        own = getattr(self.first_stage_model, "num_frames", None)
+        if own is not None:
+            return int(own(latent_frames))
         return max(0, latent_frames * self.frames_ratio - (self.frames_ratio - 1))
 
     def num_latent_frames(self, frames: int) -> int:
         """Return the number of latent frames that frames become."""
+        own = getattr(self.first_stage_model, "num_latent_frames", None)
+        if own is not None:
+            return int(own(frames))
         return max(0, (frames + self.frames_ratio - 1) // self.frames_ratio)
 
     def _is_decoded_in_tiles(self, samples: torch.Tensor) -> bool:
@@ -86,6 +94,8 @@ class VideoVae(Vae):
         After memory ran out; and before that, long videos of a network that sees all of their frames together: ComfyUI
         tries to decode those at once, and takes tiles when that fails, which RAM does not survive.
         """
+        if self._tiles_itself:
+            return False
         if self.patcher.memory_savings.tiles:
             return True
         frames = self.num_frames(samples.shape[2])
@@ -178,6 +188,8 @@ class VideoVae(Vae):
 
         No more of them are held than tiles that overlap along time share.
         """
+        if self._tiles_itself:
+            return self.frame_stream(samples)
         samples = self._latents_of(samples)
         if samples.shape[2] == 1:
             return None
@@ -220,7 +232,12 @@ class VideoVae(Vae):
         tile_t: int | None = None,
         overlap_t: int | None = None,
     ) -> torch.Tensor:
-        """Decode latents to videos on the CPU by tiles. Sizes are in cells, and in latent frames along time."""
+        """Decode latents to videos on the CPU by tiles. Sizes are in cells, and in latent frames along time.
+
+        A network that computes in tiles of a fixed size takes those.
+        """
+        if self._tiles_itself:
+            return self.decode(samples)
         tiling = TimeTiling(tile_x, tile_y, overlap, tile_t, overlap_t)
         return self._decoded_in_tiles(self._latents_of(samples), tiling)
 
@@ -243,6 +260,9 @@ class VideoVae(Vae):
         overlap_t: int | None = None,
     ) -> torch.Tensor:
         """Encode the frames of a video on the CPU as `decode_tiled` does, sizes in pixels and frames."""
+        if self._tiles_itself:
+            items = self._items_of(pixel_samples)
+            return self._encoded(items, self._encode_bytes(tuple(items.shape)))
         pixels = self._items_of(pixel_samples)
         pixels = pixels[:, :, : self.num_frames(self.num_latent_frames(pixels.shape[2]))]
         latent_tile = WHOLE_VIDEO if tile_t is None else max(2, self.num_latent_frames(tile_t))
@@ -275,11 +295,30 @@ class VideoVae(Vae):
         is_of_images = getattr(self.first_stage_model, "is_of_images", False)
         return cut.unsqueeze(2) if is_of_images else cut.movedim(1, 0).unsqueeze(0)
 
+    def _encoded(self, pixels: torch.Tensor, item_bytes: int) -> torch.Tensor:
+        """Encode videos as `Vae` does; those of a network that takes them in pieces reach the device one by one."""
+        at_once: int | None = getattr(self.first_stage_model, "frames_encoded_at_once", None)
+        if at_once is None:
+            return super()._encoded(pixels, item_bytes)
+        with self.patcher.in_use(working_bytes=item_bytes) as network:
+            latents = [
+                network.encoded_from_pieces(self._pieces_on_device(part, at_once)).to(self.output_device).float()
+                for part in self._batches(pixels, item_bytes)
+            ]
+        return torch.cat(latents).contiguous()
+
+    def _pieces_on_device(self, videos: torch.Tensor, at_once: int) -> Iterator[torch.Tensor]:
+        """Yield the frames [B, 3, f, H, W] of videos on the device, so many at a time."""
+        for piece in torch.split(videos, at_once, dim=2):
+            yield self.process_input(piece).to(self.device, self.vae_dtype)
+
     def _decode_bytes_at_once(self, shape: tuple[int, ...], at_once: int | None = None) -> int:
         """Return the working memory for decoding one latent of the shape [B, C, f, h, w], `at_once` frames at a time.
 
         None: as many as the network computes together.
         """
+        if hasattr(self.first_stage_model, "decode_bytes"):
+            return int(self.first_stage_model.decode_bytes(shape)) * self.vae_dtype.itemsize
         cells = math.prod(shape[3:])
         frames = self.num_frames(shape[2])
         left = self.frames_ratio if self._is_decoded_in_pieces else frames
@@ -291,6 +330,8 @@ class VideoVae(Vae):
 
     def _encode_bytes(self, shape: tuple[int, ...]) -> int:
         """Return the working memory for encoding one video of the shape [B, 3, F, H, W]."""
+        if hasattr(self.first_stage_model, "encode_bytes"):
+            return int(self.first_stage_model.encode_bytes(shape)) * self.vae_dtype.itemsize
         frame_px, itemsize = math.prod(shape[3:]), self.vae_dtype.itemsize
         is_whole = getattr(self.first_stage_model, "encodes_whole_videos", False)
         working = self._encode_bytes_per_pixel() * frame_px * (shape[2] if is_whole else self._frames_at_once(shape[2]))
@@ -304,6 +345,23 @@ class VideoVae(Vae):
     def _is_decoded_in_pieces(self) -> bool:
         """True for a network that yields the frames of a video as it decodes them."""
         return hasattr(self.first_stage_model, "decoded_pieces")
+
+    @property
+    def _tiles_itself(self) -> bool:
+        """True for a network that computes in tiles of a fixed size, which are part of its results."""
+        return bool(getattr(self.first_stage_model, "tiles_itself", False))
+
+    def memory_used_decode(self, shape: Sequence[int], dtype: torch.dtype) -> float:
+        """Return the bytes that decoding latents of that shape takes in that type, besides the weights."""
+        if hasattr(self.first_stage_model, "decode_bytes"):
+            return float(self.first_stage_model.decode_bytes(tuple(shape)) * dtype.itemsize)
+        return super().memory_used_decode(shape, dtype)
+
+    def memory_used_encode(self, shape: Sequence[int], dtype: torch.dtype) -> float:
+        """Return the bytes that encoding videos [B, 3, F, H, W] takes in that type, besides the weights."""
+        if hasattr(self.first_stage_model, "encode_bytes"):
+            return float(self.first_stage_model.encode_bytes(tuple(shape)) * dtype.itemsize)
+        return super().memory_used_encode(shape, dtype)
 
     def _piece_frames(self) -> int | None:
         """Return the number of frames processed at a time while a video is decoded in pieces; None for all."""
