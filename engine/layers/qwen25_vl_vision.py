@@ -80,17 +80,19 @@ def patches_of_image(
 ) -> tuple[torch.Tensor, tuple[int, int]]:
     """Return the patches [P, 3 * 2 * p * p] of an image [H, W, 3] of 0..1, and their rows and columns.
 
-    `p` are the pixels of a patch's side. The four patches of a token follow each other.
+    `p` are the pixels of a patch's side. The four patches of a token follow each other. A patch has an image twice, or
+    both of two frames [2, H, W, 3] of a video.
     """
-    height, width = seen_size(image.shape[0], image.shape[1], patch_px * MERGED)
-    pixels = functional.interpolate(image.permute(2, 0, 1)[None], size=(height, width), mode="bilinear")[0]
+    frames = image if image.ndim == 4 else image[None]
+    height, width = seen_size(frames.shape[1], frames.shape[2], patch_px * MERGED)
+    pixels = functional.interpolate(frames.permute(0, 3, 1, 2), size=(height, width), mode="bilinear")
     means, deviations = (torch.tensor(item, device=pixels.device).view(3, 1, 1) for item in (mean, deviation))
     normalised = (pixels - means) / deviations
     rows, columns = height // patch_px, width // patch_px
-    cells = normalised.reshape(3, rows // MERGED, MERGED, patch_px, columns // MERGED, MERGED, patch_px)
-    patches = cells.permute(1, 4, 2, 5, 0, 3, 6).unsqueeze(5)  # [rows/2, columns/2, 2, 2, 3, 1, p, p]
-    twice = patches.expand(-1, -1, -1, -1, -1, FRAMES, -1, -1)
-    return twice.reshape(rows * columns, -1), (rows, columns)
+    cells = normalised.reshape(-1, 3, rows // MERGED, MERGED, patch_px, columns // MERGED, MERGED, patch_px)
+    patches = cells.permute(2, 5, 3, 6, 1, 0, 4, 7)  # [rows/2, columns/2, 2, 2, 3, 1 or 2, p, p]
+    both = patches.expand(-1, -1, -1, -1, -1, FRAMES, -1, -1)
+    return both.reshape(rows * columns, -1), (rows, columns)
 
 
 # --- places ----------------------------------------------------------------------------------------------------------

@@ -178,7 +178,7 @@ def _between(count: int, side: int, device: torch.device) -> tuple[torch.Tensor,
 
 
 class Qwen3VlVision(nn.Module):
-    """`forward(image [H, W, 3] of 0..1, dtype)` -> `SeenPatches` of that type."""
+    """`forward(image [H, W, 3] of 0..1, or two frames [2, H, W, 3], dtype)` -> `SeenPatches` of that type."""
 
     def __init__(self, config: Qwen3VlVisionConfig) -> None:
         super().__init__()

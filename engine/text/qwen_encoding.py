@@ -17,6 +17,8 @@ from darkroom.engine.text.chunk_encoding import Encoded, TokenEncoder, TokenWeig
 from darkroom.engine.text.image_places import SeenImage, places_among
 from darkroom.engine.text.qwen_tokens import END_TOKEN, NEW_LINE_TOKEN, PAD_TOKEN, START_TOKEN, USER_TOKEN
 
+PAIR = "minimax_video_block"  # of a token whose image is two frames of a video, as ComfyUI calls it
+
 
 @dataclass(frozen=True, slots=True)
 class QwenEncoding:
@@ -64,6 +66,7 @@ class QwenEncoder(TokenEncoder):
     """
 
     encoding: QwenEncoding
+    masks_padding = True  # what is behind a token of padding is not seen
     end_tokens = (PAD_TOKEN, END_TOKEN)  # behind which a written text is over
 
     def encode(self, chunk: Sequence[Any], layer_idx: int | None) -> torch.Tensor:
@@ -79,7 +82,8 @@ class QwenEncoder(TokenEncoder):
         is_last = layer_idx is None or abs(layer_idx) > self.num_layers
         rows, num_rows, tokens, images, added = self._rows(chunk)
         numbers = numbers_of(tokens)
-        num_seen = numbers.index(PAD_TOKEN) if PAD_TOKEN in numbers else len(numbers)
+        is_padded = self.masks_padding and PAD_TOKEN in numbers
+        num_seen = numbers.index(PAD_TOKEN) if is_padded else len(numbers)
         seen = seen_rows(tokens, num_rows, len(rows), num_seen)
         mask = None if all(seen) else torch.tensor([seen], dtype=torch.bool, device=rows.device)
         positions = places_among(images, len(rows)).to(rows.device) if images else None
@@ -147,7 +151,8 @@ class QwenEncoder(TokenEncoder):
                 "file with the weights 'visual.*'"
             )
         like, _ = self._embed([PAD_TOKEN])
-        rows, *by_layer, size = self.transformer.visual(token["data"][0, :, :, :3].to(like.device), like.dtype)
+        frames = token["data"][:, :, :, :3].to(like.device)
+        rows, *by_layer, size = self.transformer.visual(frames if token.get(PAIR) else frames[0], like.dtype)
         return _View(rows, by_layer[0] if by_layer else (), size)
 
 
