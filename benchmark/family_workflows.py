@@ -61,6 +61,18 @@ def image(source: dict[str, Any], family: ModelFamily) -> dict[str, Any]:
         "4": node("CLIPTextEncode", clip=["1", 1], text=""),
         "5": node("EmptyLatentImage", width=side, height=side, batch_size=1),
         **sampled(source, ["3", 0], ["4", 0], ["5", 0]),
+        **saved_stream(family),
+    }
+
+
+def saved_stream(family: ModelFamily) -> dict[str, Any]:
+    """Return the nodes that save the video of a latent which has audio too; none for other families."""
+    latent_format = family.parameterisation.latent_format or family.latent_format
+    if not latent_format.stream_channels:
+        return {}
+    return {
+        "19": node("LTXVSeparateAVLatent", av_latent=["9", 0]),
+        "20": node("SaveLatent", samples=["19", 0], filename_prefix="latent"),
     }
 
 

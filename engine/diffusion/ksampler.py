@@ -225,19 +225,26 @@ def fix_empty_latent_channels(model: SampledModel, latent_image: torch.Tensor) -
     Where the latent format says so, one of other channels is taken to have cells of 8 pixels and gets the size of the
     same image. A format whose latents have several streams adds those that an empty one lacks.
 
-    Raises ValueError for an image's latent of other channels: that of another family's VAE.
+    Raises ValueError for an image's latent of other channels: that of another family's VAE; and for one stream alone of
+    a latent that has several.
     """
     if streams_of(latent_image):
         return latent_image
     latent_format = model.get_model_object("latent_format")
     is_empty = torch.count_nonzero(latent_image) == 0
     channels = latent_format.latent_channels
-    if latent_image.shape[1] != channels and is_empty:
+    stream_channels = getattr(latent_format, "stream_channels", ())
+    if latent_image.shape[1] not in (channels, *stream_channels) and is_empty:
         latent_image = repeat_to_batch_size(latent_image, channels, dim=1)
         if getattr(latent_format, "resizes_empty", False):
             sides = [round(side * EMPTY_CELL_PX / latent_format.spatial_ratio) for side in latent_image.shape[-2:]]
             latent_image = latent_image.new_zeros(*latent_image.shape[:-2], *sides)
-    if latent_image.shape[1] != channels:
+    if stream_channels and not is_empty:
+        raise ValueError(
+            "latent_image: a latent of one stream; got a plain latent, expected a video and its audio in one "
+            "(LTXVConcatAVLatent)"
+        )
+    if latent_image.shape[1] not in (channels, *stream_channels):
         raise ValueError(
             f"latent_image: a latent of another VAE than the model's; got {latent_image.shape[1]} channels, expected "
             f"{channels}"

@@ -15,6 +15,8 @@ class LatentFormat:
     `num_rows` is the height [cells] of every latent of audio, whose width is its length.
     With `resizes_empty` empty latents made for cells of 8 pixels get the size of the same image.
     `blank` is an all-grey image, for inpainting networks that are given no image.
+    `stream_channels` are those of each stream of nested latents, of which the first one is the VAE's; empty for plain
+    latents. `latent_channels` is the largest of them.
     """
 
     latent_channels = 4
@@ -28,6 +30,7 @@ class LatentFormat:
     latent_rgb_factors_reshape: Callable[[torch.Tensor], torch.Tensor] | None = None
     taesd_decoder_name: str | None = None
     blank: tuple[float, ...] | None = None
+    stream_channels: tuple[int, ...] = ()
 
     def process_in(self, latent: torch.Tensor) -> torch.Tensor:
         return latent * self.scale_factor

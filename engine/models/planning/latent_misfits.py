@@ -140,6 +140,8 @@ def _of_network(file: SafetensorsFile) -> Latents:
     found = registry.recognise(TensorIndex(file.shapes, file.metadata))
     latent_format = found.family.parameterise(found.match, file).latent_format or found.family.latent_format
     made = latent_format()
+    if made.stream_channels:  # of which a VAE of images decodes the first
+        made = found.family.latent_format()
     return Latents(made.latent_channels, made.latent_dimensions, found.family.label, found.family.vae.build)
 
 
