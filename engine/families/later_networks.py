@@ -96,7 +96,6 @@ LATER_NETWORKS: tuple[LaterNetwork, ...] = (
     LaterNetwork("TripoSplat", ("cam_out_layer.weight", "repo_layers.0.final_map.weight")),
     LaterNetwork("TRELLIS 2", ("img2shape.t_embedder.mlp.0.weight",)),
     LaterNetwork("TRELLIS 2", ("shape2txt.t_embedder.mlp.0.weight",)),
-    LaterNetwork("MiniMax H3", ("video_patch_proj.weight", "audio_patch_proj.weight")),
     LaterNetwork("LTX-2", (TIME_NORM, "audio_adaln_single.linear.weight")),
     LaterNetwork("CogVideoX", ("blocks.0.norm1.linear.weight", "patch_embed.proj.weight")),
     LaterNetwork("SeedVR2", (), (), {"blocks.35.mlp.vid.proj_out.weight": (0, 3072)}),
@@ -132,10 +131,6 @@ LATER_PARTS: tuple[LaterNetwork, ...] = (
     LaterNetwork("LTX-2", ("decoder.conv_in_x_t.weight",), part=DECODER),
     LaterNetwork("LTX-2", ("vocoder.resblocks.0.convs1.0.weight",), part=SOUND_DECODER),
     LaterNetwork("LTX-2", ("vocoder.vocoder.resblocks.0.convs1.0.weight",), part=SOUND_DECODER),
-    LaterNetwork(
-        "MiniMax H3", ("decoder.transformer_blocks.0.scale1", "encoder.down.5.block.0.conv1.weight"), part=DECODER
-    ),
-    LaterNetwork("MiniMax H3", ("pre_block.attn.zero_k_bias",), part=SOUND_DECODER),
     LaterNetwork("MiniMax Music 3", ("dec_in_proj.weight", "decoder.model.0.weight_g"), part=SOUND_DECODER),
     LaterNetwork("Mage-Flow", ("student.dconv_encoder.proj_out.weight",), part=DECODER),
     LaterNetwork("SeedVR2", ("decoder.up_blocks.2.upsamplers.0.upscale_conv.weight",), part=DECODER),
@@ -153,11 +148,6 @@ LATER_PARTS: tuple[LaterNetwork, ...] = (
         ("layers.0.post_feedforward_layernorm.weight", "layers.47.self_attn.q_norm.weight",
          "layers.5.self_attn.v_proj.weight"),
         part="Gemma 3 12B, the text encoder",
-    ),
-    LaterNetwork(
-        "MiniMax H3",
-        ("visual.deepstack_merger_list.0.norm.weight", "model.layers.49.self_attn.q_proj.weight"),
-        part="Qwen3-VL 32B, the text encoder",
     ),
     LaterNetwork("NewBie", ("encoder.layers.0.mixer.Wqkv.weight",), part="Jina CLIP 2, a text encoder"),
     LaterNetwork(

@@ -57,16 +57,23 @@ def qwen3_vl(
 
 
 def fits(shapes: Shapes, *, other_widths: tuple[int, ...]) -> bool:
-    """Return True for Qwen3-VL of a width that no other network reads."""
-    return VISION_PREFIX + VISION_MARK in shapes and shapes[EMBEDDING][1] not in other_widths
+    """Return True for Qwen3-VL of a width that no other network reads, with as many layers as the smaller models."""
+    is_larger = f"model.layers.{NUM_LAYERS}.self_attn.q_proj.weight" in shapes
+    return VISION_PREFIX + VISION_MARK in shapes and shapes[EMBEDDING][1] not in other_widths and not is_larger
 
 
 def qwen3_vl_config(
-    *, width: int, heads: int, key_heads: int, inner_width: int, vision: Qwen3VlVisionConfig
+    *,
+    width: int,
+    heads: int,
+    key_heads: int,
+    inner_width: int,
+    vision: Qwen3VlVisionConfig,
+    num_layers: int = NUM_LAYERS,
 ) -> VisionLanguageModelConfig:
-    """Return the configuration of a model with the vocabulary and as many layers as those published have."""
+    """Return the configuration of a model with the vocabulary, and as many layers, as those published have."""
     language = LanguageModelConfig(
-        kind=QWEN3_VL, num_layers=NUM_LAYERS, width=width, heads=heads, key_heads=key_heads, inner_width=inner_width,
+        kind=QWEN3_VL, num_layers=num_layers, width=width, heads=heads, key_heads=key_heads, inner_width=inner_width,
         vocabulary_size=151936, norms_queries=True,
     )  # fmt: skip
     return VisionLanguageModelConfig(language, vision)
