@@ -239,15 +239,15 @@ def fix_empty_latent_channels(model: SampledModel, latent_image: torch.Tensor) -
         if getattr(latent_format, "resizes_empty", False):
             sides = [round(side * EMPTY_CELL_PX / latent_format.spatial_ratio) for side in latent_image.shape[-2:]]
             latent_image = latent_image.new_zeros(*latent_image.shape[:-2], *sides)
-    if stream_channels and not is_empty:
-        raise ValueError(
-            "latent_image: a latent of one stream; got a plain latent, expected a video and its audio in one "
-            "(LTXVConcatAVLatent)"
-        )
     if latent_image.shape[1] not in (channels, *stream_channels):
         raise ValueError(
             f"latent_image: a latent of another VAE than the model's; got {latent_image.shape[1]} channels, expected "
             f"{channels}"
+        )
+    if stream_channels and not is_empty:
+        raise ValueError(
+            "latent_image: a latent of one stream; got a plain latent, expected a video and its audio in one "
+            "(LTXVConcatAVLatent)"
         )
     if getattr(latent_format, "latent_dimensions", 2) == 3 and latent_image.ndim == 4:
         latent_image = latent_image.unsqueeze(2)

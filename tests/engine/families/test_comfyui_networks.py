@@ -91,6 +91,7 @@ HERE: Mapping[str, tuple[str, str]] = {
     "Omnigen2": ("omnigen2", ""),
     "QwenImage": ("qwen_image", ""),
     "Krea2": ("krea2", ""),
+    "MiniMaxH3": ("minimax_h3", ""),
 }
 # Class of the network -> name by which its files are refused.
 REFUSED: Mapping[str, str] = {
@@ -98,7 +99,6 @@ REFUSED: Mapping[str, str] = {
     "LongCatImage": "LongCat-Image",
     "Ovis-Image": "Ovis-Image",
     "LTXAV": "LTX-2",
-    "MiniMaxH3": "MiniMax H3",
     "HunyuanVideo15": "HunyuanVideo 1.5",
     "HunyuanVideo15_SR_Distilled": "HunyuanVideo 1.5",
     "Anima": "Anima",

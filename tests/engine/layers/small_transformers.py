@@ -30,6 +30,9 @@ from darkroom.engine.families.hunyuan_video.transformer import HunyuanVideoConfi
 from darkroom.engine.families.krea2.transformer import FusionConfig, Krea2Config, Krea2Transformer
 from darkroom.engine.families.ltx_video.transformer import LtxVideoConfig, LtxVideoTransformer
 from darkroom.engine.families.lumina2.transformer import JointBlock, Lumina2Config, Lumina2Transformer
+from darkroom.engine.families.minimax_h3.layers import MiniMaxH3Config
+from darkroom.engine.families.minimax_h3.layout import Guide, Reference, flat, packed_layout
+from darkroom.engine.families.minimax_h3.transformer import MiniMaxH3Transformer
 from darkroom.engine.families.mochi.transformer import MochiConfig, MochiTransformer
 from darkroom.engine.families.omnigen2.transformer import OmniGen2Config, OmniGen2Transformer
 from darkroom.engine.families.pixart.transformer import PixArtConfig, PixArtTransformer
@@ -144,6 +147,27 @@ TEXTS_OF_HUNYUAN_DIT: dict[str, Callable[[Drawn], Any]] = {
     "text_embedding_mask": lambda drawn: torch.tensor([[1, 1, 1, 1, 0]] * BATCH),
     "encoder_hidden_states_t5": lambda drawn: drawn(BATCH, 6, 32),
     "text_embedding_mask_t5": lambda drawn: torch.tensor([[1, 1, 1, 0, 0, 0]] * BATCH),
+}
+MINIMAX_H3 = MiniMaxH3Config(
+    hidden_size=256, num_layers=2, num_refiner_layers=1, num_heads=2, intermediate_size=96, in_channels=4,
+    audio_channels=6, text_dim=24, time_input_dim=32, time_hidden_size=48, time_embed_dim=40,
+)  # fmt: skip
+H3_GUIDES = (Guide(1, torch.zeros(1, 4, 1, 4, 6), torch.zeros(1, 6, 2, 2)),)
+H3_LAYOUT = packed_layout([1, 0, 0, 0, 1], (2, 4, 6), 3)
+H3_GUIDED = packed_layout([1, 0, 0, 0, 1], (2, 4, 6), 3, H3_GUIDES, (Reference(torch.zeros(1, 4, 1, 2, 4)),))
+AUDIO_VIDEO: dict[str, Callable[[Drawn], Any]] = {
+    "x": lambda drawn: [drawn(BATCH, 4, 2, 4, 6), drawn(BATCH, 6, 2, 3)],
+    "stretches": lambda drawn: flat(H3_LAYOUT.stretches),
+    "positions": lambda drawn: torch.cat(H3_LAYOUT.positions).float()[None],
+    "audio_scale": lambda drawn: 4.0,
+}
+GUIDED: dict[str, Callable[[Drawn], Any]] = {
+    "stretches": lambda drawn: flat(H3_GUIDED.stretches),
+    "positions": lambda drawn: torch.cat(H3_GUIDED.positions).float()[None],
+    "given_video": lambda drawn: drawn(1, 8, 16).float().expand(BATCH, -1, -1),
+    "given_audio": lambda drawn: drawn(1, 4, 6).float().expand(BATCH, -1, -1),
+    "video_levels": lambda drawn: torch.tensor([[0.0, 0.5, 1.0]]).expand(BATCH, -1),
+    "video_level_of": lambda drawn: torch.tensor([[0, 1, 2] * 4]).expand(BATCH, -1),
 }
 SPEECH = HumoConfig(**WAN, speech_dim=8, speech_inner=16, speech_width=24)
 AUDIO = WanS2vConfig(**WAN, audio_layers=2, audio_dim=8, num_audio_blocks=1, control_channels=4)
@@ -418,6 +442,15 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
                 "ref_latents_method": lambda drawn: "index_timestep_zero",
             },
         ),
+    ),
+    "minimax_h3": SmallTransformer(
+        lambda: MiniMaxH3Transformer(MINIMAX_H3),
+        _of((4, 2, 4, 6), 24, 1000.0, AUDIO_VIDEO),
+        ("minimax_h3",),
+    ),
+    "minimax_h3 with guides and masks": SmallTransformer(
+        lambda: MiniMaxH3Transformer(replace(MINIMAX_H3, curve_points=8)),
+        _of((4, 2, 4, 6), 24, 1000.0, {**AUDIO_VIDEO, **GUIDED}),
     ),
     "ace_step": SmallTransformer(
         lambda: AceStepTransformer(
