@@ -108,7 +108,8 @@ class Network:
     checkpoint, each tried in order. `configure` reads the configuration from the shapes under the network's own names;
     it raises `NotRecognised`, or LookupError for a missing tensor. `defaults` makes weights that files may leave out,
     by name, from their shape. `float32_ends` are the ends of names of weights that stay float32 whatever the
-    others' type; one that begins with a dot ends whole parts of a name. `saved` gives weights the names they have
+    others' type; one that begins with a dot ends whole parts of a name. `float32_ends_of` gives them where they depend
+    on the configuration. `saved` gives weights the names they have
     in a checkpoint of the family. Where shapes do not tell everything, `as_described` returns the configuration as
     a file's metadata have it, and `description` the metadata of a saved one, which are stored as JSON. `sizes` are
     configurations for random weights, by the name of the size: `full` is the published network.
@@ -122,6 +123,7 @@ class Network:
     dtypes: DtypePolicy = DtypePolicy()
     defaults: Mapping[str, Callable[[Shape], torch.Tensor]] = field(default_factory=dict)
     float32_ends: tuple[str, ...] = ()
+    float32_ends_of: Callable[[Any], tuple[str, ...]] | None = None
     as_described: Callable[[Any, Mapping[str, str]], Any] = _as_configured
     description: Callable[[Any], dict[str, dict[str, Any]]] = _no_description
     sizes: Mapping[str, Any] = field(default_factory=dict)

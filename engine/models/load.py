@@ -335,7 +335,8 @@ def _empty(file: WeightFile, network: Network, names: Names, dtype: torch.dtype)
         raise BadModelFile(file.path.name, found, f"a network of {registry.labels()}") from error
     _set_defaults(module, network, names, dtype)
     check_tensors(module, file, names)
-    return _EmptyNetwork(module, file, names, dtype, network.float32_ends)
+    ends = network.float32_ends if network.float32_ends_of is None else network.float32_ends_of(config)
+    return _EmptyNetwork(module, file, names, dtype, ends)
 
 
 def _set_defaults(module: nn.Module, network: Network, names: Names, dtype: torch.dtype) -> None:

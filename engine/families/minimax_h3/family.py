@@ -19,6 +19,7 @@ from darkroom.engine.families.minimax_h3.sampling import audio_video_flow_of
 from darkroom.engine.families.minimax_h3.text import QWEN
 from darkroom.engine.families.minimax_h3.transformer import (
     AUDIO_MARK,
+    CURVE_FLOAT32_ENDS,
     FLOAT32_ENDS,
     MARK,
     MiniMaxH3Transformer,
@@ -52,6 +53,11 @@ def description(config: MiniMaxH3Config) -> dict[str, dict[str, Any]]:
     return {METADATA: {"transformer": other}} if other else {}
 
 
+def float32_ends_of(config: MiniMaxH3Config) -> tuple[str, ...]:
+    """Return the ends of names of weights that stay float32: of a curve also those that read its coordinates."""
+    return CURVE_FLOAT32_ENDS if config.curve_points else FLOAT32_ENDS
+
+
 DENOISER = replace(
     transformer(
         MARK,
@@ -60,6 +66,7 @@ DENOISER = replace(
         dtypes=DtypePolicy(prefers=("bfloat16",)),
     ),
     float32_ends=FLOAT32_ENDS,
+    float32_ends_of=float32_ends_of,
     as_described=as_described,
     description=description,
 )
@@ -80,9 +87,9 @@ FAMILY = ModelFamily(
     variants={"": ()},
     comfyui=ComfyUiNames("MiniMaxH3AV", ("minimax",), untyped_slots=("qwen3vl_32b",)),
     default=Defaults(
-        width=1344, height=768, steps=20, cfg=1.0, scheduler="simple",
-        tflop=1.0, attention=0.5, billions=32.0, video_latent="EmptyMiniMaxH3LatentAV",
-        frames=124, frame_rate=24.0, frames_ratio=4,
+        width=1344, height=768, steps=20, cfg=1.0, sampler_name="res_multistep", scheduler="simple",
+        tflop=3530.0, attention=0.585, billions=33.123, video_latent="EmptyMiniMaxH3LatentAV",
+        video_start="MiniMaxH3ImageToVideo", frames=124, frame_rate=24.0, frames_ratio=4,
     ),
     nodes=(
         "UNETLoader", "CLIPLoader", "VAELoader", "MiniMaxH3ImageToVideo", "KSampler", "VAEDecode", "VAEDecodeAudio",
