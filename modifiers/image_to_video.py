@@ -32,6 +32,7 @@ class Image2Video(VideoFields):
         "WanImageToVideo": {"vae": VAE, "start_image": START},
         "Wan22ImageToVideoLatent": {"vae": VAE, "start_image": START},
         "LTXVImgToVideo": {"vae": VAE, "image": START, "strength": 1.0},
+        "MiniMaxH3ImageToVideo": {"vae": VAE, "first_frame": START},
     }
 
     input_image: Annotated[
@@ -45,6 +46,7 @@ class Image2Video(VideoFields):
             "CosmosPredict2ImageToVideoLatent",
             "HunyuanImageToVideo",
             "LTXVImgToVideo",
+            "MiniMaxH3ImageToVideo",
             "Wan22ImageToVideoLatent",
             "WanImageToVideo",
         ]

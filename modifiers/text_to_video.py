@@ -27,6 +27,7 @@ class Text2Video(VideoFields):
             "EmptyCosmosLatentVideo",
             "EmptyHunyuanLatentVideo",
             "EmptyLTXVLatentVideo",
+            "EmptyMiniMaxH3LatentAV",
             "EmptyMochiLatentVideo",
             "Wan22ImageToVideoLatent",
         ]

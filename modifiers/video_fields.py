@@ -26,6 +26,8 @@ VAE_OUTPUT = 2  # of the loader of a checkpoint
 READS_FRAME_RATE = ("EmptyLTXVLatentVideo", "LTXVImgToVideo")  # latents of networks that are given the frame rate
 GIVES_CONDITIONING = ("LTXVImgToVideo", "WanImageToVideo")  # nodes that return both prompts, then the latent
 GIVES_POSITIVE = ("HunyuanImageToVideo",)  # nodes that return the prompt, then the latent
+READS_PROMPT = ("MiniMaxH3ImageToVideo",)  # the same, of nodes that encode the prompt themselves
+MAKES_ONE = ("EmptyMiniMaxH3LatentAV", "MiniMaxH3ImageToVideo")  # nodes without a size of batches
 
 Frames = Annotated[int, Field(ge=1, le=16_384), BeforeValidator(no_boolean)]
 FrameRate = Annotated[float, Field(ge=1, le=120, allow_inf_nan=False), BeforeValidator(no_boolean)]
@@ -80,7 +82,8 @@ class VideoFields(NetworkFields):
         kind, old = self.latent_class(), prompt[LATENT]["inputs"]
         size = {name: old[name] for name in ("width", "height", "length")}
         prompt[LATENT]["class_type"] = kind
-        prompt[LATENT]["inputs"] = {**size, "batch_size": 1, **self.latent_inputs.get(kind, {})}
+        batch = {} if kind in MAKES_ONE else {"batch_size": 1}
+        prompt[LATENT]["inputs"] = {**size, **batch, **self.latent_inputs.get(kind, {})}
         prompts: list[Link] = [[POSITIVE, 0], [NEGATIVE, 0]]
         latent: Link = [LATENT, 0]
         if kind in GIVES_CONDITIONING:
@@ -88,6 +91,10 @@ class VideoFields(NetworkFields):
             prompts, latent = [[LATENT, 0], [LATENT, 1]], [LATENT, 2]
         if kind in GIVES_POSITIVE:
             prompt[LATENT]["inputs"]["positive"] = prompts[0]
+            prompts, latent = [[LATENT, 0], prompts[1]], [LATENT, 1]
+        if kind in READS_PROMPT:
+            written = prompt.pop(POSITIVE)["inputs"]
+            prompt[LATENT]["inputs"] |= {"prompt": written["text"], "clip": written["clip"]}
             prompts, latent = [[LATENT, 0], prompts[1]], [LATENT, 1]
         if kind in READS_FRAME_RATE:
             rate = prompt[VIDEO]["inputs"]["fps"]

@@ -71,6 +71,14 @@ def test_an_image_beside_the_prompt_leaves_the_negative_one_as_it_is(registry: M
     assert sampled_from(prompt) == (["5", 0], ["7", 0], ["5", 1])
 
 
+def test_a_node_that_encodes_the_prompt_itself_is_given_it(registry: ModifierRegistry) -> None:
+    prompt = registry.build("Image2Video", IMAGE, {}, {"video_start": "MiniMaxH3ImageToVideo"})
+    inputs = prompt["5"]["inputs"]
+    assert (inputs["prompt"], inputs["clip"], inputs["first_frame"]) == ("waves", ["4", 1], ["10", 0])
+    assert "6" not in prompt and "batch_size" not in inputs
+    assert sampled_from(prompt) == (["5", 0], ["7", 0], ["5", 1])
+
+
 def test_the_files_of_a_model_take_the_place_of_a_checkpoint_at_the_latent_too(registry: ModifierRegistry) -> None:
     files = {"unet_name": "u.safetensors", "clip_names": "t.safetensors", "vae_name": "v.safetensors"}
     prompt = registry.build("Text2Video", {"prompt": "a boat", **files}, {}, {**WAN22, "text_type": "wan"})
