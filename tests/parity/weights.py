@@ -30,7 +30,12 @@ class Rule:
 
 
 PLAIN = Rule("", gain=1.0)
-CONSTANTS = {"edm_vpred.sigma_max": 80.0, "edm_vpred.sigma_min": 0.002, "control_type": 2.0}
+CONSTANTS = {
+    "edm_vpred.sigma_max": 80.0,
+    "edm_vpred.sigma_min": 0.002,
+    "control_type": 2.0,
+    "pre_block.attn.zero_k_bias": 0.0,
+}
 """Settings that a file holds as tensors, by key."""
 
 ADAPTER_RULES = (
@@ -118,7 +123,7 @@ FAMILY_RULES = (
     Rule(r"decoder\.conv_out\.weight$", gain=0.75),
     Rule(r"^(ae16|sd3_small):.*encoder\.conv_out\.weight$", gain=2.0),
     Rule(r"^wan_vae:decoder\.head\.2\.weight$", gain=0.6),
-    Rule(r"per_channel_statistics\.mean-of-means$", deviation=0.2),
+    Rule(r"(per_channel_statistics\.mean-of-means|latents_mean)$", deviation=0.2),
     Rule(r"per_channel_statistics\.", deviation=0.1, mean=1.0),
     # autoencoders of audio
     Rule(r"\.layers\.\d+\.alpha$", deviation=0.1, mean=-1.0),
@@ -149,6 +154,10 @@ def family_weights(model: str, key: str, shape: Sequence[int], last_block: int |
     """Draw one float32 tensor of any other family; `last_block` is the index of a U-Net's last output block."""
     if key.endswith(".alpha") and np.prod(shape) == 1:
         return np.full(shape, 2.0, np.float32)
+    if key.endswith("rope.inv_freq"):
+        return _frequencies(shape)
+    if key.endswith(".filter"):
+        return _low_pass(shape)
     if key in CONSTANTS:
         return np.full(shape, CONSTANTS[key], np.float32)
     drawn = draw_noise(model, key, shape)
@@ -163,6 +172,25 @@ def family_weights(model: str, key: str, shape: Sequence[int], last_block: int |
     if rule is PLAIN and len(shape) == 1:  # normalisation layers
         return 1 + np.float32(0.1) * drawn
     return _carry_latent(key, drawn * _deviation(rule, shape) + np.float32(rule.mean), last_block)
+
+
+def _frequencies(shape: Sequence[int]) -> Weights:
+    """Angular frequencies of rotary positions, from 1 down to 1/10000."""
+    return (10000.0 ** -(np.arange(shape[0]) / shape[0])).astype(np.float32).reshape(tuple(shape))
+
+
+def _low_pass(shape: Sequence[int]) -> Weights:
+    """Draw the half-band low-pass filter of an alias-free activation: a sinc under a Kaiser window, of sum 1."""
+    length = shape[-1]
+    attenuation = 2.285 * (length // 2 - 1) * np.pi * 1.2 + 7.95
+    beta = (
+        0.1102 * (attenuation - 8.7)
+        if attenuation > 50
+        else 0.5842 * (attenuation - 21) ** 0.4 + 0.07886 * (attenuation - 21)
+    )
+    time = np.arange(length) - (length - 1) / 2
+    window = np.kaiser(length, beta) * np.sinc(0.5 * time)
+    return (window / window.sum()).astype(np.float32).reshape(tuple(shape))
 
 
 def draw_noise(model: str, key: str, shape: Sequence[int]) -> Weights:
