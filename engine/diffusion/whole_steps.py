@@ -177,10 +177,15 @@ def _obstacle_in(conds: Mapping[str, Sequence[Condition]]) -> str | None:
         if any(condition.get(name) is not None for name in BRANCHING) or condition.get("strength", 1.0) != 1.0:
             return "conditions have areas, masks, controls, hooks, strengths or ranges of steps"
         for value in condition["model_conds"].values():
-            is_constant = type(value) is ConstantInput and isinstance(value.cond, CONSTANTS)
+            is_constant = type(value) is ConstantInput and _is_plain(value.cond)
             if not is_constant and not isinstance(value, RegularInput):
                 return "the network has inputs that are no single tensors"
     return None
+
+
+def _is_plain(value: object) -> bool:
+    """Return True for a number or a text, or for tuples of these, which are the same where they read the same."""
+    return all(map(_is_plain, value)) if type(value) is tuple else isinstance(value, CONSTANTS)
 
 
 def _obstacle_in_memory(guider: Any, x: torch.Tensor) -> str | None:

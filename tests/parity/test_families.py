@@ -18,6 +18,7 @@ FAST = {
         "tinyxl_playground_img2img", "tinyxl_unclip", "tinyxl_photomaker_first",
         "tinyxl_area_combine", "tinyxl_control", "tinyxl_size_cond_chunks",
     ),
+    "minimax_h3": ("h3_guide_image_and_audio",),
     "zero123": ("zero123_batched_cfg_1",),
     "cascade": ("cascade_control_super_resolution",),
     "core_nodes": (
