@@ -176,7 +176,8 @@ def family_weights(model: str, key: str, shape: Sequence[int], last_block: int |
 
 def _frequencies(shape: Sequence[int]) -> Weights:
     """Angular frequencies of rotary positions, from 1 down to 1/10000."""
-    return (10000.0 ** -(np.arange(shape[0]) / shape[0])).astype(np.float32).reshape(tuple(shape))
+    frequencies: Weights = (10000.0 ** -(np.arange(shape[0]) / shape[0])).astype(np.float32).reshape(tuple(shape))
+    return frequencies
 
 
 def _low_pass(shape: Sequence[int]) -> Weights:
@@ -190,7 +191,8 @@ def _low_pass(shape: Sequence[int]) -> Weights:
     )
     time = np.arange(length) - (length - 1) / 2
     window = np.kaiser(length, beta) * np.sinc(0.5 * time)
-    return (window / window.sum()).astype(np.float32).reshape(tuple(shape))
+    low_pass: Weights = (window / window.sum()).astype(np.float32).reshape(tuple(shape))
+    return low_pass
 
 
 def draw_noise(model: str, key: str, shape: Sequence[int]) -> Weights:

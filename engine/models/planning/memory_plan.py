@@ -137,7 +137,7 @@ class MemoryPlanner:
             return ENCODE_BYTES
         if stage.kind == "vae":
             return cells * DECODE_BYTES_PER_CELL * item_bytes
-        factor = 1.0 if family is None else family.memory_usage_factor
+        factor = 1.0 if family is None else family.memory_usage_factor * _numbers_per_cell(family)
         return int(cells * item_bytes * 0.01 * factor * (1 << 20))
 
     def _sizes_of(self, folder: str, name: str) -> FileSizes:
@@ -159,6 +159,14 @@ class MemoryPlanner:
             return FileSizes({})
         weights = known.size_bytes // CARD_ITEM_BYTES  # files of models have 16 bits a weight, as a rule
         return FileSizes({kind: NetworkSize(weights, weights // 32)})
+
+
+def _numbers_per_cell(family: ModelFamily) -> float:
+    """Return what counts for the memory of 8 x 8 pixels: one cell, or the numbers of a packed latent of a video."""
+    latent_format = family.parameterisation.latent_format or family.latent_format
+    if not latent_format.stream_channels:
+        return 1.0
+    return latent_format.stream_channels[0] * PIXELS_PER_CELL / latent_format.spatial_ratio**2
 
 
 def card_item_bytes(family: ModelFamily | None, kind: StageKind) -> int:

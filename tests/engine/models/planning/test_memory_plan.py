@@ -9,6 +9,7 @@ import pytest
 
 from darkroom.contract.errors import PromptRejected
 from darkroom.engine.engine import Engine
+from darkroom.engine.families import registry
 from darkroom.engine.settings import EngineSettings
 from tests.tiny_checkpoint import make_tiny_checkpoint
 
@@ -73,6 +74,20 @@ def test_a_missing_checkpoint_has_its_familys_size(engine: Engine) -> None:
     assert network.evicted and plan.as_json()["fits"] in (True, False)
     unknown = engine.checks.memory_plan(image("other.safetensors"), total_bytes=6 * GIB)
     assert unknown.unknown == ("other.safetensors",) and unknown.stages == ()
+
+
+def test_a_video_with_audio_counts_the_numbers_of_its_latent(engine: Engine) -> None:
+    """The estimate of the plan is that of sampling itself, which takes packed latents."""
+    missing = {"checkpoints/new.safetensors": {"family": "minimax_h3"}}
+    frames, height, width = 37, 48, 84  # latent frames, rows and columns of 768 x 1344 pixels
+    plan = engine.checks.memory_plan(
+        image("new.safetensors"), total_bytes=80 * GIB, missing=missing, pixels={"6": frames * 768 * 1344}
+    )
+    need = next(item.need for item in plan.stages if item.need.kind == "network")
+    assert need.weights_bytes == pytest.approx(2 * 33.123e9, rel=1e-3)
+    family = registry.family_named("minimax_h3")
+    numbers = 24 * frames * height * width
+    assert need.working_bytes == pytest.approx(numbers * 2 * 0.01 * family.memory_usage_factor * (1 << 20), rel=1e-6)
 
 
 def test_a_file_of_a_network_alone_has_the_size_of_the_file(engine: Engine) -> None:
