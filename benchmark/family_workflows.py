@@ -33,7 +33,15 @@ OF_SHAPES = {
 }
 
 IMAGE_PX = 64
-SONG = {"lyrics": "[verse]\nla la", "lyrics_strength": 1.0}
+LYRICS = "[verse]\nla la"
+SONGS: dict[str, dict[str, Any]] = {  # inputs by the node that encodes a song
+    "TextEncodeAceStepAudio": {"lyrics": LYRICS, "lyrics_strength": 1.0},
+    "TextEncodeAceStepAudio1.5": {
+        "lyrics": LYRICS, "seed": 3, "bpm": 96, "duration": 1.0, "timesignature": "4", "language": "en",
+        "keyscale": "E minor", "generate_audio_codes": True, "cfg_scale": 2.0, "temperature": 0.85, "top_p": 0.9,
+        "top_k": 0, "min_p": 0.0,
+    },
+}  # fmt: skip
 USUAL_CELL_PX = 8  # of most families
 
 
@@ -82,7 +90,8 @@ def audio(source: dict[str, Any], family: ModelFamily) -> dict[str, Any]:
     assert defaults.audio_latent is not None and defaults.audio_text is not None
     prompt = sampled(source, ["3", 0], ["4", 0], ["5", 0])
     for number, text in (("3", "a (loud:1.2) drum"), ("4", "")):
-        written = {"text": text} if defaults.audio_text == "CLIPTextEncode" else {"tags": text, **SONG}
+        song = SONGS.get(defaults.audio_text)
+        written = {"text": text} if song is None else {"tags": text, **song}
         prompt[number] = node(defaults.audio_text, clip=["1", 1], **written)
     prompt["5"] = node(defaults.audio_latent, seconds=1.0, batch_size=1)
     prompt["10"] = node("VAEDecodeAudio", samples=["9", 0], vae=["1", 2])

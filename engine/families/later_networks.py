@@ -107,7 +107,6 @@ LATER_NETWORKS: tuple[LaterNetwork, ...] = (
     LaterNetwork("SCAIL-2", (WAN_LAST, "patch_embedding_mask.weight")),
     LaterNetwork("SCAIL", (WAN_LAST, "patch_embedding_pose.weight")),
     LaterNetwork("WanDancer", (WAN_LAST, "patch_embedding_global.weight")),
-    LaterNetwork("ACE-Step 1.5", ("encoder.lyric_encoder.layers.0.input_layernorm.weight",)),
     LaterNetwork("Stable Audio 3", (AUDIO_ROTATION, "transformer.layers.0.self_attn.q_norm.gamma")),
     LaterNetwork(
         "MiniMax Music 3",

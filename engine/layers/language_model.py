@@ -285,9 +285,9 @@ class DecoderStack(nn.Module):
         first = islice(self.states(embeds, mask, positions=positions, added=added), layers[-1] + 1)
         return torch.stack([state for index, state in enumerate(first) if index in layers], dim=1)
 
-    def empty_past(self) -> list[KeysValues]:
-        """Return the keys and values of each layer before the first token: empty."""
-        return [KeysValues() for _ in self.layers]
+    def empty_past(self, capacity: int = 0) -> list[KeysValues]:
+        """Return the keys and values of each layer before the first token: empty, with room for so many tokens."""
+        return [KeysValues(capacity) for _ in self.layers]
 
     def states(
         self,
@@ -302,7 +302,8 @@ class DecoderStack(nn.Module):
 
         Args:
             embeds: rows of the embedding, or of images [B, T, D].
-            mask: 1 for tokens that others may see, 0 for padding [B, T]; without it all are seen.
+            mask: 1 for tokens that others may see, 0 for padding [B, T]; without it all are seen. Behind others it has
+                theirs too.
             positions: places of tokens, [1, T] or [3, T] (time, row, column); without them they are counted.
             added: what is added to the outputs of the first layers [T, D] each (Meng et al. 2024, arXiv 2406.04334).
             past: keys and values by layer, which these tokens join; behind others comes one token at a time.

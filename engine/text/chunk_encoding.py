@@ -52,6 +52,14 @@ class TokenEncoder(EncoderMembers, nn.Module):
         self.transformer = transformer
         self.set_up_options()
 
+    def further_options(self, tokens: Mapping[str, Any]) -> dict[str, object]:
+        """Return options of the conditioning beside those of the encoder's own chunks, by the tokens of all slots."""
+        return {
+            option: torch.tensor([[int(token) for token, *_ in tokens[slot][0]]])
+            for slot, option in self.token_options.items()
+            if slot in tokens
+        }
+
     def _embed(self, chunk: Sequence[Any]) -> tuple[torch.Tensor, list[int]]:
         """Return the rows [T, D] of a chunk, and how many of them each of its tokens and embeddings has.
 

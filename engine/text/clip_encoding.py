@@ -216,13 +216,10 @@ class TextEncoderSet(nn.Module):
                 if slot in token_weight_pairs
             }
         )
-        tokens = {
-            option: torch.tensor([[int(token) for token, *_ in token_weight_pairs[slot][0]]])
-            for encoder in encoders.values()
-            for slot, option in encoder.token_options.items()
-            if slot in token_weight_pairs
-        }
-        return encoded._replace(options={**encoded.options, **tokens}) if tokens else encoded
+        options: dict[str, object] = {}
+        for encoder in encoders.values():
+            options |= encoder.further_options(token_weight_pairs)
+        return encoded._replace(options={**encoded.options, **options}) if options else encoded
 
 
 def _replaced(owner: Any) -> Callable[..., Any] | None:

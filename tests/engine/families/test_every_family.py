@@ -223,7 +223,7 @@ def assert_image(engine: Engine, outputs: dict[str, Any]) -> None:
     if "audio" in outputs["21"]:
         (item,) = outputs["21"]["audio"]
         waveform, rate_hz = read_audio(engine.files.output / item["subfolder"] / item["filename"])
-        assert rate_hz == 44100 and waveform.shape[0] == 2 and 0.8 < waveform.shape[1] / rate_hz < 1.2
+        assert rate_hz in (44100, 48000) and waveform.shape[0] == 2 and 0.8 < waveform.shape[1] / rate_hz < 1.2
         assert waveform.std() > 0 and torch.isfinite(latent_of(engine, outputs)).all()
         return
     if "3d" in outputs["21"]:

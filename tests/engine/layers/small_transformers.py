@@ -14,6 +14,8 @@ from torch import nn
 
 from darkroom.engine.families.ace_step.lyric_encoder import LyricEncoderConfig
 from darkroom.engine.families.ace_step.transformer import AceStepConfig, AceStepTransformer
+from darkroom.engine.families.ace_step15.attention import Width
+from darkroom.engine.families.ace_step15.transformer import AceStep15Config, AceStep15Transformer
 from darkroom.engine.families.aura_flow.transformer import AuraFlowConfig, AuraFlowTransformer
 from darkroom.engine.families.chroma.transformer import ChromaConfig, ChromaTransformer
 from darkroom.engine.families.chroma_radiance.transformer import ChromaRadianceConfig, ChromaRadianceTransformer
@@ -461,6 +463,23 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         ),
         _of((2, 16, 12), 24, 1000.0, {"lyric_token_idx": lambda drawn: torch.tensor([[1, 5, 7]] * BATCH)}),
         ("ace_step",),
+    ),
+    "ace_step15": SmallTransformer(
+        lambda: AceStep15Transformer(
+            AceStep15Config(
+                width=Width(128, 256, 2, 1), encoder_width=Width(64, 128, 2, 1), num_layers=2, num_lyric_layers=1,
+                num_timbre_layers=1, num_tokenizer_layers=1, num_detokenizer_layers=1, context_dim=24, in_channels=8,
+            )
+        ),
+        _of(
+            (8, 11), 24, 1.0,
+            {
+                "lyric_embed": lambda drawn: drawn(BATCH, 4, 24),
+                "refer_audio": lambda drawn: drawn(BATCH, 8, 11),
+                "audio_codes": lambda drawn: torch.tensor([[1, 40000]] * BATCH),
+            },
+        ),
+        ("ace_step15",),
     ),
     "stable_audio": SmallTransformer(
         lambda: StableAudioTransformer(StableAudioConfig(width=128, num_blocks=2, context_dim=64, in_channels=8)),
