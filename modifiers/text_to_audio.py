@@ -23,6 +23,12 @@ from darkroom.modifiers.sampling_fields import (
 # Nodes of the workflow.
 LATENT, POSITIVE, NEGATIVE, SAVED, LENGTH = "5", "6", "7", "9", "10"
 OF_SECONDS = "EmptyLatentAudio"  # the latent of networks that are given how long the audio is
+OF_CODES = "EmptyAceStep1.5LatentAudio"  # that of networks that are given a draft of codes
+# Inputs of the node that has a language model write codes, beside tags, lyrics and length: ComfyUI's defaults.
+CODES: Mapping[str, Any] = {
+    "bpm": 120, "timesignature": "4", "language": "en", "keyscale": "C major", "cfg_scale": 2.0, "temperature": 0.85,
+    "top_p": 0.9, "top_k": 0, "min_p": 0.0,
+}  # fmt: skip
 SAVERS = {"flac": "SaveAudio", "mp3": "SaveAudioMP3", "opus": "SaveAudioOpus"}
 QUALITIES = {"mp3": "320k", "opus": "192k"}
 
@@ -63,7 +69,7 @@ class Text2Audio(NetworkFields):
     ] = LEFT_OUT
     audio_format: Annotated[Literal["flac", "mp3", "opus"], Field(description="The format of the file.")] = "flac"
     audio_latent: Annotated[
-        Literal["EmptyAceStepLatentAudio", "EmptyLatentAudio"] | None,
+        Literal["EmptyAceStepLatentAudio", "EmptyAceStep1.5LatentAudio", "EmptyLatentAudio"] | None,
         OfFamily("audio_latent"),
         Field(description="The node that makes the empty latent of the family."),
     ] = LEFT_OUT
@@ -85,6 +91,8 @@ class Text2Audio(NetworkFields):
             raise PydanticCustomError("seconds", "{reason}", {"reason": reason, "allowed": {"maximum": longest}})
         if self.lyrics and self.audio_latent == OF_SECONDS:
             raise PydanticCustomError("lyrics", "must be left out: networks of this family read no lyrics")
+        if self.lyrics_strength != 1.0 and self.audio_latent == OF_CODES:
+            raise PydanticCustomError("lyrics_strength", "must be left out: networks of this family weigh no lyrics")
         return self
 
     @classmethod
@@ -96,11 +104,25 @@ class Text2Audio(NetworkFields):
         prompt = super().fill(workflow)
         if self.audio_latent == OF_SECONDS:
             self._give_seconds(prompt)
+        if self.audio_latent == OF_CODES:
+            self._give_codes(prompt)
         saver = prompt[SAVED]
         saver["class_type"] = SAVERS[self.audio_format]
         if self.audio_format in QUALITIES:
             saver["inputs"]["quality"] = QUALITIES[self.audio_format]
         return prompt
+
+    def _give_codes(self, prompt: dict[str, Any]) -> None:
+        """Change prompts and latent to those of a network that is given codes, which only the positive prompt needs."""
+        prompt[LATENT]["class_type"] = OF_CODES
+        for name, has_codes in ((POSITIVE, True), (NEGATIVE, False)):
+            old = prompt[name]["inputs"]
+            prompt[name]["class_type"] = "TextEncodeAceStepAudio1.5"
+            prompt[name]["inputs"] = {
+                "clip": old["clip"], "tags": old["tags"], "lyrics": old["lyrics"],
+                "seed": prompt[SAMPLER]["inputs"]["seed"], "duration": prompt[LATENT]["inputs"]["seconds"],
+                "generate_audio_codes": has_codes, **CODES,
+            }  # fmt: skip
 
     def _give_seconds(self, prompt: dict[str, Any]) -> None:
         """Change prompts and latent to those of a network that is given how long the audio is."""

@@ -12,6 +12,8 @@ from darkroom.modifiers.registry import ModifierRegistry, build_registry
 ACE: dict[str, Any] = {"audio_latent": "EmptyAceStepLatentAudio", "seconds": 120.0, "shift": 5.0}
 ACE |= {"shift_by": "ModelSamplingSD3"}
 STABLE: dict[str, Any] = {"audio_latent": "EmptyLatentAudio", "seconds": 47.0, "text_type": "stable_audio"}
+ACE15: dict[str, Any] = {"audio_latent": "EmptyAceStep1.5LatentAudio", "seconds": 120.0, "shift": 3.0}
+ACE15 |= {"shift_by": "ModelSamplingAuraFlow", "text_type": "ace"}
 STABLE |= {"sampler_name": "dpmpp_3m_sde", "scheduler": "exponential"}
 
 
@@ -37,9 +39,27 @@ def test_networks_that_read_seconds_are_given_them(registry: ModifierRegistry) -
     assert prompt["9"]["class_type"] == "SaveAudioMP3" and prompt["9"]["inputs"]["quality"] == "320k"
 
 
+def test_a_language_model_writes_codes_for_the_song_alone(registry: ModifierRegistry) -> None:
+    given = {"prompt": "funk", "lyrics": "[verse]\nla", "negative_prompt": "noise", "seconds": 30, "seed": 7}
+    prompt = registry.build("Text2Audio", given, {}, ACE15)
+    song, other = (prompt[name]["inputs"] for name in ("6", "7"))
+    assert {prompt[name]["class_type"] for name in ("6", "7")} == {"TextEncodeAceStepAudio1.5"}
+    assert song["tags"] == "funk" and song["lyrics"] == "[verse]\nla" and song["generate_audio_codes"]
+    assert song["duration"] == prompt["5"]["inputs"]["seconds"] == 30 and song["seed"] == 7
+    assert other["tags"] == "noise" and other["lyrics"] == "" and not other["generate_audio_codes"]
+    assert prompt["5"]["class_type"] == "EmptyAceStep1.5LatentAudio" and "lyrics_strength" not in song
+    assert prompt["shift"]["class_type"] == "ModelSamplingAuraFlow"
+
+
 @pytest.mark.parametrize(
     ("given", "family"),
-    [({}, {}), ({"lyrics": "la"}, STABLE), ({"seconds": 0.5}, ACE), ({"audio_format": "wav"}, ACE)],
+    [
+        ({}, {}),
+        ({"lyrics": "la", "lyrics_strength": 2.0}, ACE15),
+        ({"lyrics": "la"}, STABLE),
+        ({"seconds": 0.5}, ACE),
+        ({"audio_format": "wav"}, ACE),
+    ],
 )
 def test_what_no_network_can_do_is_refused(
     registry: ModifierRegistry, given: dict[str, Any], family: dict[str, Any]

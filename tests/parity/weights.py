@@ -98,6 +98,7 @@ FAMILY_RULES = (
     Rule(r"SelfAttention\.[qk]\.weight$", gain=0.45),
     Rule(r"(SelfAttention\.o|DenseReluDense\.wo)\.weight$", gain=0.7),
     # Llama and its like
+    Rule(r"^ace(15_|_step15:.*)qwen3_4b.*embed_tokens\.weight$", deviation=0.2),
     Rule(r"embed_tokens\.weight$", deviation=1.0),
     Rule(r"self_attn\.o_proj\.weight$|mlp\.down_proj\.weight$", gain=0.7),
     # U-Nets

@@ -48,9 +48,9 @@ FAMILY = ModelFamily(
     variants={"": ()},
     comfyui=ComfyUiNames("ACEAudio15", ("ace",)),
     default=Defaults(
-        width=440, height=440, steps=8, cfg=1.0, scheduler="simple", tflop=1.0, billions=2.4, shift=3.0,
-        audio_latent="EmptyAceStep1.5LatentAudio", audio_text="TextEncodeAceStepAudio1.5", seconds=120.0,
-        max_seconds=600.0,
+        width=440, height=440, steps=8, cfg=1.0, scheduler="simple", tflop=7.18, attention=0.08, billions=2.394,
+        shift=3.0, audio_latent="EmptyAceStep1.5LatentAudio", audio_text="TextEncodeAceStepAudio1.5",
+        seconds=120.0, max_seconds=600.0,
     ),
     nodes=(
         "UNETLoader", "DualCLIPLoader", "VAELoader", "TextEncodeAceStepAudio1.5", "ConditioningZeroOut",
@@ -61,8 +61,7 @@ FAMILY = ModelFamily(
     sizes={
         "full": AceStep15Config(),
         "small": AceStep15Config(
-            width=Width(128, 256, 2, 1), encoder_width=Width(64, 128, 2, 1), num_layers=3, num_lyric_layers=2,
-            num_timbre_layers=2, num_tokenizer_layers=1, num_detokenizer_layers=1, context_dim=32,
+            width=Width(128, 256, 8, 8), encoder_width=Width(64, 128, 8, 8), num_layers=3, context_dim=32,
         ),
     },
 )  # fmt: skip

@@ -18,8 +18,8 @@ from darkroom.engine.memory.weight_patches import WeightPatch
 
 # Layers that read their weights nowhere but in `forward`, so that these need to be there only then.
 STREAMABLE_LAYERS = (
-    nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm,
-    nn.Embedding,
+    nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.GroupNorm, nn.LayerNorm,
+    nn.RMSNorm, nn.Embedding,
 )  # fmt: skip
 
 

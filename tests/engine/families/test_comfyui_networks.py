@@ -88,6 +88,7 @@ HERE: Mapping[str, tuple[str, str]] = {
     "Chroma": ("chroma", ""),
     "ChromaRadiance": ("chroma_radiance", ""),
     "ACEStep": ("ace_step", ""),
+    "ACEStep15": ("ace_step15", ""),
     "Omnigen2": ("omnigen2", ""),
     "QwenImage": ("qwen_image", ""),
     "Krea2": ("krea2", ""),
@@ -134,7 +135,6 @@ REFUSED: Mapping[str, str] = {
     "CogVideoX_Inpaint": "CogVideoX",
     "Trellis2": "TRELLIS 2",
     "DepthAnything3": "Depth Anything 3",
-    "ACEStep15": "ACE-Step 1.5",
 }
 # Tensors that files have beside those of the network, and those that it takes from elsewhere in the file.
 UNUSED = re.compile(r"projectors\..*|.*\.cross_attn\.(add_[qkv]_proj|to_add_out)\..*|motion_encoder\..*\.kernel")

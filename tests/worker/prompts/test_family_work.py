@@ -27,10 +27,14 @@ WITH_FRAMES: Final = frozenset({
     "hunyuan_image_refiner",
 })  # fmt: skip
 """Families whose latents have an axis of frames, also for an image."""
-LATENTS: Final = {"stable_audio": (1, 64, 1024), "hunyuan3d": (1, 64, 3072), "ace_step": (1, 8, 16, 1292)}
+LATENTS: Final = {
+    "stable_audio": (1, 64, 1024), "hunyuan3d": (1, 64, 3072), "ace_step": (1, 8, 16, 1292),
+    "ace_step15": (1, 64, 3000),
+}  # fmt: skip
 MORE_CHANNELS: Final = {"svd": 4, "zero123": 4, "hunyuan_image_refiner": 64}  # of the image that they are given
 TEXT_WIDTHS: Final = {
-    "ace_step": 768, "aura_flow": 2048, "cascade": 1280, "flux2": 15360, "hunyuan3d": 1536, "krea2": 30720,
+    "ace_step": 768, "ace_step15": 1024, "aura_flow": 2048, "cascade": 1280, "flux2": 15360, "hunyuan3d": 1536,
+    "krea2": 30720,
     "lumina2": 2304, "omnigen2": 2048, "qwen_image": 3584, "z_image": 2560, "hunyuan_image": 3584,
     "hunyuan_image_refiner": 3584, "sd15": 768, "zero123": 768, "svd": 1024, "sd2": 1024, "sdxl": 2048,
     "sdxl_refiner": 1280, "stable_audio": 768, "cosmos1": 1024, "cosmos_predict2": 1024, "hunyuan_dit": 1024,
@@ -66,6 +70,9 @@ def more_inputs(name: str, batch: int) -> dict[str, Any]:
         return {"seconds": (0.0, 47.0), "y": empty(1, 1536)}
     if name == "ace_step":
         return {"lyric_token_idx": torch.zeros(1, 200, dtype=torch.long)}
+    if name == "ace_step15":
+        codes = torch.zeros(1, 600, dtype=torch.long)
+        return {"lyric_embed": empty(1, 200, 1024), "refer_audio": empty(1, 64, 3000), "audio_codes": codes}
     widths = {"sd3": 2048, "sdxl": 2816, "sdxl_refiner": 2560, "svd": 768}
     more = {"num_frames": batch} if name == "svd" else {}
     return {"y": empty(batch, widths[name]), **more} if name in widths else more
