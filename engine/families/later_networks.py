@@ -20,7 +20,6 @@ FLUX_BLOCK = "double_blocks.0.img_mlp.0.weight"
 POOLED = "vector_in.in_layer.weight"
 WAN_LAST = "head.modulation"
 REFINER = "noise_refiner.0.attention.k_norm.weight"
-TIME_NORM = "adaln_single.emb.timestep_embedder.linear_1.bias"
 AUDIO_ROTATION = "transformer.rotary_pos_emb.inv_freq"
 
 
@@ -96,7 +95,6 @@ LATER_NETWORKS: tuple[LaterNetwork, ...] = (
     LaterNetwork("TripoSplat", ("cam_out_layer.weight", "repo_layers.0.final_map.weight")),
     LaterNetwork("TRELLIS 2", ("img2shape.t_embedder.mlp.0.weight",)),
     LaterNetwork("TRELLIS 2", ("shape2txt.t_embedder.mlp.0.weight",)),
-    LaterNetwork("LTX-2", (TIME_NORM, "audio_adaln_single.linear.weight")),
     LaterNetwork("CogVideoX", ("blocks.0.norm1.linear.weight", "patch_embed.proj.weight")),
     LaterNetwork("SeedVR2", (), (), {"blocks.35.mlp.vid.proj_out.weight": (0, 3072)}),
     LaterNetwork("SeedVR2", ("blocks.31.mlp.all.proj_in_gate.weight",)),
@@ -128,8 +126,6 @@ SOUND_DECODER = "the decoder of audio"
 LATER_PARTS: tuple[LaterNetwork, ...] = (
     LaterNetwork("CogVideoX", ("decoder.mid_block.resnets.0.norm1.norm_layer.weight",), part=DECODER),
     LaterNetwork("LTX-2", ("decoder.conv_in_x_t.weight",), part=DECODER),
-    LaterNetwork("LTX-2", ("vocoder.resblocks.0.convs1.0.weight",), part=SOUND_DECODER),
-    LaterNetwork("LTX-2", ("vocoder.vocoder.resblocks.0.convs1.0.weight",), part=SOUND_DECODER),
     LaterNetwork("MiniMax Music 3", ("dec_in_proj.weight", "decoder.model.0.weight_g"), part=SOUND_DECODER),
     LaterNetwork("Mage-Flow", ("student.dconv_encoder.proj_out.weight",), part=DECODER),
     LaterNetwork("SeedVR2", ("decoder.up_blocks.2.upsamplers.0.upscale_conv.weight",), part=DECODER),
@@ -143,11 +139,6 @@ LATER_PARTS: tuple[LaterNetwork, ...] = (
         part="GPT-OSS, the text encoder",
     ),
     LaterNetwork(
-        "LTX-2",
-        ("layers.0.post_feedforward_layernorm.weight", "layers.47.self_attn.q_norm.weight",
-         "layers.5.self_attn.v_proj.weight"),
-        part="Gemma 3 12B, the text encoder",
-    ),
     LaterNetwork("NewBie", ("encoder.layers.0.mixer.Wqkv.weight",), part="Jina CLIP 2, a text encoder"),
     LaterNetwork(
         "Stable Audio 3", ("encoder.layers.0.pre_self_attn_layernorm.weight",), part="T5Gemma, the text encoder"

@@ -3,8 +3,9 @@
 One network for Llama 3 (arXiv 2407.21783), Mistral Small 3, Gemma 2 and 3 (arXiv 2408.00118, 2503.19786), Qwen2.5
 and Qwen3-VL with images among their tokens (arXiv 2502.13923, 2511.21631) and Qwen3 (arXiv 2505.09388): causal
 attention with fewer keys than queries (Ainslie et al. 2023, arXiv 2305.13245), rotary places, gated feed-forward layers
-(Shazeer 2020, arXiv 2002.05202). Module names are those of the transformers library's files. The window by which
-Gemma's layers attend to near tokens alone is left out, as in ComfyUI: prompts are shorter than it.
+(Shazeer 2020, arXiv 2002.05202). Module names are those of the transformers library's files. Gemma 3's
+layers but every sixth attend to the last 1024 tokens alone; the window of Gemma 2 is left out, as in ComfyUI, since
+prompts are shorter than it.
 
 `B` prompts, `T` tokens, `D` width, `H` heads, `K` of them with keys of their own, `W` width of a head.
 """
@@ -39,9 +40,10 @@ class LanguageModelKind:
     """Traits of a model that its tensors' shapes do not show.
 
     `theta` is the base of the rotary angles; every `wide_every`-th layer takes `wide_theta`, with angles divided by
-    `wide_scale`. `sections` says how many pairs of channels rotate by each axis of places with three axes, one axis
-    behind the other or, with `interleaves_sections`, in turns. With `norms_add_one` norms multiply by one plus their
-    weight, with `scales_embeddings` embeddings are multiplied by the root of the width.
+    `wide_scale`. Tokens of the other layers attend to `window` tokens, themselves and those before them; None is all.
+    `sections` says how many pairs of channels rotate by each axis of places with three axes, one axis behind the other
+    or, with `interleaves_sections`, in turns. With `norms_add_one` norms multiply by one plus their weight, with
+    `scales_embeddings` embeddings are multiplied by the root of the width.
     """
 
     name: str
@@ -54,6 +56,7 @@ class LanguageModelKind:
     activation: Literal["silu", "gelu"] = "silu"
     norms_add_one: bool = False
     scales_embeddings: bool = False
+    window: int | None = None
     sections: tuple[int, int, int] | None = None
     interleaves_sections: bool = False
 
@@ -68,7 +71,7 @@ GEMMA2 = LanguageModelKind(
 )
 GEMMA3 = LanguageModelKind(
     "gemma3", head_width=256, theta=1e4, wide_theta=1e6, wide_scale=8.0, activation="gelu", norms_add_one=True,
-    scales_embeddings=True,
+    scales_embeddings=True, window=1024,
 )  # fmt: skip
 
 
@@ -316,11 +319,15 @@ class DecoderStack(nn.Module):
         places = wide = rotation(positions, kind.head_width, kind.theta, 1.0, kind.sections, interleaved=turns_axes)
         if kind.wide_theta is not None:
             wide = rotation(positions, kind.head_width, kind.wide_theta, kind.wide_scale, kind.sections)
-        seen = causal_mask(embeds, mask)  # of one token it is zero, and holds for all that it sees
+        seen = near = causal_mask(embeds, mask)  # of one token it is zero, and holds for all that it sees
+        if kind.window is not None and embeds.shape[1] > kind.window:
+            near = seen + torch.full_like(seen, torch.finfo(seen.dtype).min / 4).tril(-kind.window)
         x = embeds * self.config.width**0.5 if kind.scales_embeddings else embeds
         yield x
         for index, layer in enumerate(self.layers, start=1):
-            x = layer(x, seen, places if index % kind.wide_every else wide, past[index - 1] if past else None)
+            is_near = index % kind.wide_every != 0
+            turned, shown = (places, near) if is_near else (wide, seen)
+            x = layer(x, shown, turned, past[index - 1] if past else None)
             yield (x := x + added[index - 1].to(x) if index <= len(added) else x)
 
 

@@ -80,10 +80,11 @@ ROTATIONS: Final[dict[RotaryLayout, Callable[..., torch.Tensor]]] = {
 class RotaryHeads(nn.Module):
     """Norms of queries and keys, and their rotation by position (Su et al. 2021, arXiv 2104.09864).
 
-    `forward(queries, keys, tables)` -> queries and keys of all streams behind each other, normalised and rotated.
-    Streams are [B, H, T, W], with `token_dim` 2, or [B, T, H, W] or [B, T, D], with `token_dim` 1. With `num_heads`
-    they are [B, T, D], are normalised over all heads, and are split into heads after that. `is_float32`: the rotation
-    is computed in float32 (matrices are always used in their own type). Results have the type of the streams.
+    `forward(queries, keys, tables, key_tables)` -> queries and keys of all streams behind each other, normalised and
+    rotated. Streams are [B, H, T, W], with `token_dim` 2, or [B, T, H, W] or [B, T, D], with `token_dim` 1. With
+    `num_heads` they are [B, T, D], are normalised over all heads, and are split into heads after that. `is_float32`:
+    the rotation is computed in float32 (matrices are always used in their own type). Results have the type of the
+    streams.
     """
 
     def __init__(
@@ -98,10 +99,13 @@ class RotaryHeads(nn.Module):
         self.layout, self.token_dim, self.num_heads, self.is_float32 = layout, token_dim, num_heads, is_float32
 
     def forward(
-        self, queries: Sequence[Part], keys: Sequence[Part], tables: Tables | None
+        self, queries: Sequence[Part], keys: Sequence[Part], tables: Tables | None, key_tables: Tables | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return queries and keys. `tables` rotate both; None rotates neither."""
-        return self.plain(queries, tables), self.plain(keys, tables)
+        """Return queries and keys. `tables` rotate both, or queries alone where `key_tables` are given.
+
+        None rotates neither.
+        """
+        return self.plain(queries, tables), self.plain(keys, tables if key_tables is None else key_tables)
 
     def plain(self, parts: Sequence[Part], tables: Tables | None) -> torch.Tensor:
         """Return queries, or keys, of all streams, normalised and rotated."""

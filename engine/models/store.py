@@ -116,9 +116,13 @@ class ModelStore:
         """Load the text encoder of a file. `text_type` is that of ComfyUI's loader nodes."""
         return self.clip_set([name], text_type=text_type, on_cpu=on_cpu)
 
-    def clip_set(self, names: Sequence[str], *, text_type: str, on_cpu: bool = False) -> Clip:
-        """Load the text encoders of one model from files that hold one each."""
-        first, *others = paths = [self.files.path_of("text_encoders", name) for name in names]
+    def clip_set(
+        self, names: Sequence[str], *, text_type: str, on_cpu: bool = False, checkpoint: str | None = None
+    ) -> Clip:
+        """Load the text encoders of one model from files that hold one each, the last one of a checkpoint if given."""
+        paths = [self.files.path_of("text_encoders", name) for name in names]
+        paths += [] if checkpoint is None else [self.files.path_of("checkpoints", checkpoint)]
+        first, *others = paths
         label = "clip on the CPU" if on_cpu else "clip"
         part, load = (label, text_type), lambda: load_text_encoders(paths, self._types, text_type)
         return self._clip(self.files.one(first, part, load, beside=others, on_cpu=on_cpu))

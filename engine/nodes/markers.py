@@ -18,6 +18,16 @@ class Socket:
 
 
 @dataclass(frozen=True, slots=True)
+class Labelled(Socket):
+    """A link whose input has a label beside its name."""
+
+    label: str = ""
+
+    def options(self) -> ValueDict:
+        return {"display_name": self.label}
+
+
+@dataclass(frozen=True, slots=True)
 class Matched(Socket):
     """A link of any of the `allowed` types (all: `*`), the same as at the other sockets with this template's name."""
 

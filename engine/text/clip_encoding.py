@@ -16,6 +16,7 @@ from torch import nn
 
 from darkroom.engine.text.chunk_encoding import ChunkEncoder, Encoded, TokenWeights
 from darkroom.engine.text.encoder_members import Result, encoded_of, result_of
+from darkroom.engine.text.state_projection import StateProjection
 
 START_TOKEN, END_TOKEN = 49406, 49407
 
@@ -126,7 +127,8 @@ def only_encoder(encoded: Mapping[str, Encoded]) -> Encoded:
 class TextEncoderSet(nn.Module):
     """The text encoders of a model: prompts with weights -> conditioning.
 
-    `combine` makes one conditioning of those of the encoders, by slot. `family` is the `ModelFamily` that the set
+    `combine` makes one conditioning of those of the encoders, by slot, after those that are `StateProjection`s have
+    read others. `family` is the `ModelFamily` that the set
     belongs to.
     """
 
@@ -149,6 +151,14 @@ class TextEncoderSet(nn.Module):
     def encoders(self) -> dict[str, ClipEncoder]:
         """Return the encoders by slot."""
         found: dict[str, Any] = {slot: getattr(self, key) for slot, key in self.slots.items()}
+        return found
+
+    def _projected(self, encoded: Mapping[str, Encoded]) -> dict[str, Encoded]:
+        """Return the encodings by slot, as those encoders project them that read another one in place of tokens."""
+        found = dict(encoded)
+        for encoder in self.encoders().values():
+            if isinstance(encoder, StateProjection) and encoder.reads_slot in found:
+                found[encoder.reads_slot] = encoder.projected(found[encoder.reads_slot])
         return found
 
     @property
@@ -191,7 +201,7 @@ class TextEncoderSet(nn.Module):
             for slot, encoder in self.encoders().items()
             if slot in token_weight_pairs
         }
-        return result_of(self._combine(encoded))
+        return result_of(self._combine(self._projected(encoded)))
 
     def encode_weighted(
         self, token_weight_pairs: Mapping[str, Sequence[TokenWeights]], *, layer_idx: int | None, project_pooled: bool
@@ -209,17 +219,16 @@ class TextEncoderSet(nn.Module):
             with _options_set(self, options):
                 return encoded_of(replaced(token_weight_pairs))
         encoders = self.encoders()
-        encoded = self._combine(
-            {
-                slot: _encoded(encoder, token_weight_pairs[slot], options, layer_idx, project_pooled)
-                for slot, encoder in encoders.items()
-                if slot in token_weight_pairs
-            }
-        )
-        options: dict[str, object] = {}
+        found = {
+            slot: _encoded(encoder, token_weight_pairs[slot], options, layer_idx, project_pooled)
+            for slot, encoder in encoders.items()
+            if slot in token_weight_pairs
+        }
+        encoded = self._combine(self._projected(found))
+        further: dict[str, object] = {}
         for encoder in encoders.values():
-            options |= encoder.further_options(token_weight_pairs)
-        return encoded._replace(options={**encoded.options, **options}) if options else encoded
+            further |= encoder.further_options(token_weight_pairs)
+        return encoded._replace(options={**encoded.options, **further}) if further else encoded
 
 
 def _replaced(owner: Any) -> Callable[..., Any] | None:

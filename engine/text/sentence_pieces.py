@@ -5,6 +5,7 @@ Files of text encoders hold the serialised model as a tensor of bytes. The libra
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6  # kinds of pieces in the format
@@ -28,6 +29,10 @@ class SentencePieces:
 
     def encode(self, text: str) -> list[int]:
         return list(self._processor.encode(text, add_bos=False, add_eos=False))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens."""
+        return str(self._processor.decode(list(tokens)))
 
     def piece(self, token: int) -> str:
         return str(self._processor.id_to_piece(token))

@@ -256,8 +256,10 @@ def fused_rotary_heads(layer: RotaryHeads) -> Forward:
     """Return the fused forward function of a `RotaryHeads`."""
 
     def forward(
-        queries: Sequence[Part], keys: Sequence[Part], tables: Tables | None
+        queries: Sequence[Part], keys: Sequence[Part], tables: Tables | None, key_tables: Tables | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        if key_tables is not None:
+            return RotaryHeads.forward(layer, queries, keys, tables, key_tables)
         shapes = [_shape(layer, parts) for parts in (queries, keys)]
         first = queries[0][0]
         turns = None

@@ -8,9 +8,12 @@ import torch
 
 from darkroom.engine.families.ace_step15.denoiser import TIMBRES
 from darkroom.engine.families.ace_step15.text import LONGEST_SECONDS, SETTINGS_SLOT, writes_codes
-from darkroom.engine.nodes.base import Combo, Flag, Float, Int, NodeContext, Optional, PromptText, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import with_appended
+from darkroom.engine.nodes.markers import Optional
 from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, LATENT
+from darkroom.engine.nodes.widgets import Combo, Flag, Float, Int, PromptText
 
 CHANNELS, RATE_HZ, SAMPLES_PER_CELL = 64, 48000, 1920
 MODULE = "comfy_extras.nodes_ace"

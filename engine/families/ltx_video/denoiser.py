@@ -28,12 +28,8 @@ class LtxVideoDenoiser(TextTokensDenoiser):
         guides: torch.Tensor | None = kwargs.get("keyframe_idxs")
         weights: torch.Tensor | None = kwargs.get("guide_weights")
         given = {"attention_mask": kwargs.get("attention_mask"), "denoise_mask": mask, "keyframe_idxs": guides}
-        if mask is not None and guides is not None and bool((mask < 0).any()):
-            is_kept = (mask >= 0).all(dim=1).flatten(1)[0].cpu()  # [T], of all rows alike
-            given["kept_tokens"] = is_kept.nonzero().T
-            weights = None if weights is None else weights[:, is_kept[-guides.shape[2] :]]
-        if weights is not None and bool((weights != 1).any()):
-            given["guide_weights"] = weights
+        if guides is not None:
+            given["kept_tokens"], given["guide_weights"] = kept_tokens_of(mask, guides, weights)
         inputs |= {name: RegularInput(value) for name, value in given.items() if value is not None}
         inputs["frame_rate"] = ConstantInput(kwargs.get("frame_rate", DEFAULT_FRAME_RATE))
         return inputs
@@ -62,3 +58,19 @@ class LtxVideoDenoiser(TextTokensDenoiser):
     ) -> torch.Tensor:
         """Return the frames themselves: what is kept is seen without noise."""
         return latent_image
+
+
+def kept_tokens_of(
+    mask: torch.Tensor | None, guides: torch.Tensor, weights: torch.Tensor | None
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Return the indices [1, N] of the tokens that a video with guides has, and the weights of those of the guides.
+
+    `mask` [B, C, f, h, w] is negative where a guide has no cell. `guides` [1, 3, K, ...] are the positions of all of
+    their tokens, `weights` [1, K] how much they weigh. None for all tokens, and for weights of 1.
+    """
+    kept: torch.Tensor | None = None
+    if mask is not None and bool((mask < 0).any()):
+        is_kept = (mask >= 0).all(dim=1).flatten(1)[0].cpu()  # [T], of all rows alike
+        kept = is_kept.nonzero().T
+        weights = None if weights is None else weights[:, is_kept[-guides.shape[2] :]]
+    return kept, None if weights is None or bool((weights == 1).all()) else weights

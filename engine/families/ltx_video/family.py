@@ -25,6 +25,7 @@ from darkroom.engine.settings import DtypePolicy
 from darkroom.engine.text.t5_encoding import T5Encoding
 
 CAUSAL = "causal_temporal_positioning"  # Lightricks' name: the first latent frame is one frame of the video
+AUDIO_MARK = "audio_adaln_single.linear.weight"  # of LTX-2, a network of videos with audio
 FLOW = Parameterisation(flux_flow_of, {"shift": 2.37})
 MERGED_BLOCKS = (
     "patchify_proj.", "adaln_single.", "caption_projection.", *(f"transformer_blocks.{index}." for index in range(28)),
@@ -67,7 +68,7 @@ FAMILY = ModelFamily(
     label="LTX-Video",
     file_words=("ltxv", "ltxvideo"),
     other_file_words=("ltx2", "ltxav"),
-    detect=detect_by(DENOISER, needs=(FIRST,)),
+    detect=detect_by(DENOISER, needs=(FIRST,), lacks=(AUDIO_MARK,)),
     parameterise=always(FLOW),
     denoiser=DENOISER,
     denoiser_type=LtxVideoDenoiser,

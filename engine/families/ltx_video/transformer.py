@@ -73,11 +73,20 @@ def ltx_video_config(shapes: Shapes) -> LtxVideoConfig:
 
 
 def cell_places(
-    frames: int, rows: int, columns: int, *, starts_with_one_frame: bool = False, device: torch.device | None = None
+    frames: int,
+    rows: int,
+    columns: int,
+    *,
+    starts_with_one_frame: bool = False,
+    at_end: bool = False,
+    device: torch.device | None = None,
 ) -> torch.Tensor:
-    """Return the first frame, row and column in pixels [3, T] of each cell of a latent video, whole numbers."""
+    """Return the first frame, row and column in pixels [3, T] of each cell of a latent video, whole numbers.
+
+    With `at_end` they are those behind the cell.
+    """
     sides = zip((frames, rows, columns), CELL, strict=True)
-    counted = (torch.arange(number, device=device) * side for number, side in sides)
+    counted = (torch.arange(number, device=device) * side + side * at_end for number, side in sides)
     places = torch.stack(torch.meshgrid(*counted, indexing="ij")).flatten(1)
     if starts_with_one_frame:
         places[0] = (places[0] + 1 - CELL[0]).clamp(min=0)
@@ -222,8 +231,8 @@ class LtxVideoTransformer(nn.Module):
     """`forward(x [B, C, F, h, w], timesteps [B] or [B, T, 1], context [B, S, context_dim])` -> `[B, C, F, h, w]`.
 
     `attention_mask` [B, S] is 1 where the text has tokens. `frame_rate` is that of the video, frames per second.
-    `keyframe_idxs` [B, 3, K] are the places of the last K tokens, where those are frames given to the network, and
-    `guide_weights` [B, K] how much they weigh on the tokens of the video and these on them, 1 as any others.
+    `keyframe_idxs` [B, 3, K, 2] are where the last K tokens begin and end, where those are frames given to the network,
+    and `guide_weights` [B, K] how much they weigh on the tokens of the video and these on them, 1 as any others.
     `kept_tokens` [B, N] are the indices of the tokens that there are: the result is 0 for the others, and the weights
     are those of the kept ones of the last K. Built without weights being drawn when a `torch.device("meta")` context is
     open.
@@ -274,11 +283,11 @@ class LtxVideoTransformer(nn.Module):
         modulation, embedded = self.adaln_single(timesteps.flatten() * TIME_SCALE, img.dtype)
         shared = {
             "txt": self.caption_projection(context),
-            "attention_mask": _score_mask(attention_mask, img.dtype),
+            "attention_mask": score_mask(attention_mask, img.dtype),
             "vec": modulation.view(x.shape[0], -1, modulation.shape[-1]),
             "pe": rotations(_in_seconds(places, frame_rate), self.config.width, img.dtype),
             "transformer_options": options,
-            "guides": None if guide_weights is None else _log_weights(guide_weights, img.dtype),
+            "guides": None if guide_weights is None else log_weights(guide_weights, img.dtype),
         }
         replaced = options.get("patches_replace", {}).get("dit", {})
         for index, block in enumerate(self.transformer_blocks):
@@ -300,7 +309,7 @@ class LtxVideoTransformer(nn.Module):
         places = cell_places(*x.shape[2:], starts_with_one_frame=self.config.starts_with_one_frame, device=x.device)
         places = places.T.expand(x.shape[0], -1, -1).clone()
         if keyframe_idxs is not None:
-            places[:, -keyframe_idxs.shape[2] :] = keyframe_idxs.transpose(1, 2)
+            places[:, -keyframe_idxs.shape[2] :] = keyframe_idxs[..., 0].transpose(1, 2)
         return places
 
 
@@ -316,14 +325,14 @@ def _in_seconds(places: torch.Tensor, frame_rate: float) -> torch.Tensor:
     return seconds
 
 
-def _log_weights(weights: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def log_weights(weights: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return the additions to scores [B, K] that multiply what they give by weights, at 0 to nothing."""
     return torch.where(
         weights > 0, weights.clamp(min=torch.finfo(torch.float32).tiny).log(), torch.finfo(dtype).min
     ).to(dtype)
 
 
-def _score_mask(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+def score_mask(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
     """Return the addition to the scores [B, 1, 1, S] for a mask of tokens [B, S]; a mask of floats as it is."""
     if mask is None or torch.is_floating_point(mask):
         return mask

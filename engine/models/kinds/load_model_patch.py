@@ -29,5 +29,7 @@ def load_model_patch(path: Path, types: LoadTypes) -> torch.nn.Module:
     config = configured(file, network, names)
     with unfilled():
         module = network.build(config)
-    fill(module, file, names, types.of(family).unet_computed or types.of(family).unet, to=types.to)
+    dtype = types.of(family).unet_computed or types.of(family).unet
+    ends = network.float32_ends
+    fill(module, file, names, lambda name: torch.float32 if f".{name}".endswith(ends) else dtype, to=types.to)
     return module

@@ -173,7 +173,9 @@ def test_a_guide_of_an_ic_lora_lies_in_every_second_row_and_column() -> None:
     assert latent["samples"][0, 0, 2].tolist() == [[1.0, 0.0], [0.0, 0.0], [2.0, 0.0], [0.0, 0.0]]
     left_out = [-1.75, -1.75]
     assert latent["noise_mask"][0, 0, 2].tolist() == [[0.25, -1.75], left_out, [0.25, -1.75], left_out]
-    assert latent["noise_mask"][0, 0, :2].eq(1).all() and options["keyframe_idxs"].shape == (1, 3, 8)
+    assert latent["noise_mask"][0, 0, :2].eq(1).all() and options["keyframe_idxs"].shape == (1, 3, 8, 2)
+    begin, end = options["keyframe_idxs"][0].unbind(-1)
+    assert (end - begin)[:, 0].tolist() == [1, 64, 64]  # a cell of the smaller guide is two of the video's wide
     context: Any = None
     prompt: Any = [[torch.zeros(1, 1, 8), options]]
     _, _, cropped = ltxv_crop_guides(context, positive=prompt, negative=prompt, latent=latent)

@@ -30,6 +30,8 @@ from darkroom.engine.families.hunyuan_dit.controlnet import HunyuanDitControlNet
 from darkroom.engine.families.hunyuan_dit.transformer import HunyuanDitConfig, HunyuanDitTransformer
 from darkroom.engine.families.hunyuan_video.transformer import HunyuanVideoConfig, HunyuanVideoTransformer
 from darkroom.engine.families.krea2.transformer import FusionConfig, Krea2Config, Krea2Transformer
+from darkroom.engine.families.ltx2.config import Ltx2Config
+from darkroom.engine.families.ltx2.transformer import Ltx2Transformer
 from darkroom.engine.families.ltx_video.transformer import LtxVideoConfig, LtxVideoTransformer
 from darkroom.engine.families.lumina2.transformer import JointBlock, Lumina2Config, Lumina2Transformer
 from darkroom.engine.families.minimax_h3.layers import MiniMaxH3Config
@@ -104,6 +106,15 @@ def _of(
     def inputs(drawn: Drawn) -> Inputs:
         given = {"x": drawn(BATCH, *shape), "timesteps": drawn.times(scale), "context": drawn(BATCH, 5, width)}
         return {**given, **{name: make(drawn) for name, make in more.items()}}
+
+    return inputs
+
+
+def _streams(channels: int, width: int) -> Callable[[Drawn], Inputs]:
+    def inputs(drawn: Drawn) -> Inputs:
+        streams = [drawn(BATCH, channels, 3, 4, 6), drawn(BATCH, 8, 5, 16)]
+        times = torch.stack([drawn.times(), drawn.times() / 2, drawn.times()], dim=1)  # one a latent frame
+        return {"x": streams, "timesteps": (times, drawn.times()), "context": drawn(BATCH, 5, width)}
 
     return inputs
 
@@ -372,6 +383,26 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         ),
         _video(8, 24, attention_mask=lambda drawn: torch.tensor([[1, 1, 1, 0, 0]] * BATCH)),
         ("ltx_video",),
+    ),
+    "ltx2": SmallTransformer(
+        lambda: Ltx2Transformer(
+            Ltx2Config(
+                num_blocks=2, heads=4, head_dim=32, audio_heads=4, audio_head_dim=16, in_channels=8, text_dim=24,
+                connectors=None,
+            )
+        ),
+        _streams(8, 48),
+        ("ltx2",),
+    ),
+    "ltx2 with gates": SmallTransformer(
+        lambda: Ltx2Transformer(
+            Ltx2Config(
+                num_blocks=2, heads=4, head_dim=32, audio_heads=4, audio_head_dim=16, in_channels=8, text_dim=192,
+                text_projection="none", projects_first=True, connectors=None, is_gated=True, modulates_text=True,
+                times_text=True,
+            )
+        ),
+        _streams(8, 192),
     ),
     "mochi": SmallTransformer(
         lambda: MochiTransformer(

@@ -11,7 +11,8 @@ from darkroom.engine.nodes.built_in import built_in_nodes
 
 NODES = '''"""Node classes in a module that is in no list."""
 
-from darkroom.engine.nodes.base import NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import IMAGE
 
 

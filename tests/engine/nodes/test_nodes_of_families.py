@@ -12,7 +12,8 @@ from darkroom.engine.nodes.built_in import built_in_nodes, nodes_of_families
 
 NODES = '''"""Node classes of a family that is to come."""
 
-from darkroom.engine.nodes.base import NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import LATENT
 
 

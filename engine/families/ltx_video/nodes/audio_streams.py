@@ -8,7 +8,9 @@ import torch
 
 from darkroom.engine.diffusion.nested_latent import NestedLatent, streams_of
 from darkroom.engine.diffusion.sample import resized_mask
-from darkroom.engine.nodes.base import NodeContext, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Out
 from darkroom.engine.nodes.sockets import LATENT, Latent
 
 MODULE = "comfy_extras.nodes_lt"

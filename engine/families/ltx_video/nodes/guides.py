@@ -1,6 +1,7 @@
 """Guides: images or videos that a video passes through at a frame, appended to its latent as further cells.
 
-`keyframe_idxs` of a conditioning are the places [1, 3, K] of the appended cells: first frame, row and column in pixels.
+`keyframe_idxs` of a conditioning are the places [1, 3, K, 2] of the appended cells: the frame, row and column in pixels
+that each begins at, and those that it ends at.
 `guide_weights` [1, K] are the weights of these cells in self-attention with those of the video. Cells of a guide where
 the noise mask is negative are left out by the network: a guide for an IC-LoRA that was trained with smaller ones lies
 in every n-th row and column.
@@ -15,6 +16,7 @@ import torch
 from torch.nn import functional
 
 from darkroom.engine.families.ltx_video.nodes.ic_lora import downscale_factor_of
+from darkroom.engine.families.ltx_video.nodes.noise_masks import noise_mask_of
 from darkroom.engine.families.ltx_video.nodes.videos import MODULE
 from darkroom.engine.families.ltx_video.transformer import CELL, cell_places
 from darkroom.engine.images.pixels import resize_image
@@ -40,7 +42,7 @@ WEIGHTS = "guide_weights"
 
 
 def guide_places(conditioning: Conditioning) -> torch.Tensor | None:
-    """Return the places [1, 3, K] of the guides so far, None without any."""
+    """Return the places [1, 3, K, 2] of the guides so far, None without any."""
     return next((options[PLACES] for _, options in conditioning if options.get(PLACES) is not None), None)
 
 
@@ -48,15 +50,6 @@ def num_guide_frames(conditioning: Conditioning, samples: torch.Tensor) -> int:
     """Return the number of frames of a latent [B, C, f, h, w] that belong to guides."""
     places = guide_places(conditioning)
     return 0 if places is None else places.shape[2] // (samples.shape[3] * samples.shape[4])
-
-
-def noise_mask_of(latent: Latent) -> torch.Tensor:
-    """Return the mask of a latent, of its own [B, 1, f, 1, 1] where it has none."""
-    mask = latent.get("noise_mask")
-    if mask is not None:
-        return mask.clone()
-    samples = latent["samples"]
-    return torch.ones(samples.shape[0], 1, samples.shape[2], 1, 1)
 
 
 def first_frame_of(frame_idx: int, *, video_frames: int, guide_frames: int) -> tuple[int, int]:
@@ -96,13 +89,26 @@ def guide_weights_of(mask: torch.Tensor | None, strength: float, frames: int, ro
 
 
 def with_guide(conditioning: Conditioning, places: torch.Tensor, weights: torch.Tensor) -> Conditioning:
-    """Return the same entries with one more guide's places [1, 3, K] and weights [1, K]."""
+    """Return the same entries with one more guide's places [1, 3, K, 2] and weights [1, K]."""
     earlier = guide_places(conditioning)
     if earlier is not None:
         found = next((options[WEIGHTS] for _, options in conditioning if options.get(WEIGHTS) is not None), None)
         before = torch.ones(1, earlier.shape[2]) if found is None else found
         places, weights = torch.cat([earlier, places], dim=2), torch.cat([before, weights], dim=1)
     return with_options(conditioning, **{PLACES: places, WEIGHTS: weights})
+
+
+def guide_cells(shape: torch.Size, frame: int, factor: int, *, starts_with_one_frame: bool) -> torch.Tensor:
+    """Return the places [B, 3, K, 2] of a guide's cells [B, C, f, h, w] that begins at a frame.
+
+    Cells of a guide in every `factor`-th row and column are as many times larger.
+    """
+    begin = cell_places(*shape[2:], starts_with_one_frame=starts_with_one_frame)  # [3, K]
+    end = cell_places(*shape[2:], starts_with_one_frame=starts_with_one_frame, at_end=True)
+    end[1:] += (factor - 1) * torch.tensor(CELL[1:])[:, None]
+    places = torch.stack([begin, end], dim=-1).repeat(shape[0], 1, 1, 1)
+    places[:, 0] += frame
+    return places
 
 
 def spread(cells: torch.Tensor, factor: int) -> torch.Tensor:
@@ -180,8 +186,7 @@ def ltxv_add_guide(
     weights = guide_weights_of(attention_mask, strength, *guide.shape[2:]).view(1, 1, *guide.shape[2:])
     weights = spread(weights, factor).view(1, -1)
     cells = spread(guide, factor)
-    places = cell_places(*cells.shape[2:], starts_with_one_frame=starts_with_one_frame).repeat(cells.shape[0], 1, 1)
-    places[:, 0] += frame
+    places = guide_cells(cells.shape, frame, factor, starts_with_one_frame=starts_with_one_frame)
     return (
         with_guide(positive, places, weights),
         with_guide(negative, places, weights),

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import torch
 
+from darkroom.engine.families.ltx_video.nodes.noise_masks import noise_mask_of
 from darkroom.engine.images.pixels import resize_image
 from darkroom.engine.media.still_video import compressed
 from darkroom.engine.nodes.base import NodeContext
@@ -14,7 +15,7 @@ from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX,
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Count, Negative, Positive, Start
 from darkroom.engine.nodes.markers import Out
 from darkroom.engine.nodes.sockets import CONDITIONING, IMAGE, LATENT, VAE
-from darkroom.engine.nodes.widgets import Float, Int
+from darkroom.engine.nodes.widgets import Flag, Float, Int
 
 MODULE = "comfy_extras.nodes_lt"
 CATEGORY = "model/conditioning/ltxv"
@@ -65,6 +66,29 @@ def ltxv_img_to_video(
     return positive, negative, {"samples": samples, "noise_mask": mask}
 
 
+@node("LTXVImgToVideoInplace", display_name=None, category=CATEGORY, python_module=MODULE)
+def ltxv_img_to_video_inplace(
+    context: NodeContext,
+    *,
+    vae: VAE,
+    image: IMAGE,
+    latent: LATENT,
+    strength: Annotated[float, Float(min=0.0, max=1.0)] = 1.0,
+    bypass: Annotated[bool, Flag(extra={"tooltip": "Bypass the conditioning."})] = False,
+) -> Start:
+    """Let the video of a latent begin with an image, of which sampling changes the more, the lower `strength` is."""
+    if bypass:
+        return latent
+    samples = latent["samples"].clone()
+    height, width = (side * CELL_PX for side in samples.shape[3:])
+    pixels = image if image.shape[1:3] == (height, width) else resize_image(image, width, height, "bilinear", "center")
+    given = vae.encode(pixels[..., :3])
+    samples[:, :, : given.shape[2]] = given
+    mask = noise_mask_of(latent)
+    mask[:, :, : given.shape[2]] = 1.0 - strength
+    return {"samples": samples, "noise_mask": mask}
+
+
 @node("LTXVConditioning", display_name=None, category=CATEGORY, python_module=MODULE)
 def ltxv_conditioning(
     context: NodeContext,
@@ -94,4 +118,6 @@ def ltxv_preprocess(
     return torch.stack([compressed(frame, img_compression) for frame in image])
 
 
-NODES = (empty_ltxv_latent_video, ltxv_img_to_video, ltxv_conditioning, ltxv_preprocess)
+NODES = (
+    empty_ltxv_latent_video, ltxv_img_to_video, ltxv_img_to_video_inplace, ltxv_conditioning, ltxv_preprocess,
+)  # fmt: skip

@@ -21,9 +21,12 @@ from darkroom.engine.families.minimax_h3.nodes.inputs import (
 )
 from darkroom.engine.families.minimax_h3.sizes import CELL_PX, LEAST_FRAMES, frames_below, frames_of
 from darkroom.engine.media.video import Audio
-from darkroom.engine.nodes.base import Int, NodeContext, Optional, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import with_options
+from darkroom.engine.nodes.markers import Optional
 from darkroom.engine.nodes.sockets import AUDIO, CONDITIONING, IMAGE, LATENT, VAE, Latent
+from darkroom.engine.nodes.widgets import Int
 
 
 @node("MiniMaxH3AddGuide", display_name="Add Guide for MiniMax H3", category=CATEGORY, python_module=MODULE)

@@ -12,9 +12,10 @@ from darkroom.engine.images.pixels import resize_image
 from darkroom.engine.media.resample import resample
 from darkroom.engine.media.video import Audio
 from darkroom.engine.models.audio_vae import AudioVae
-from darkroom.engine.nodes.base import Int, Out, PromptText
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
+from darkroom.engine.nodes.markers import Out
 from darkroom.engine.nodes.sockets import CONDITIONING, VAE, Latent
+from darkroom.engine.nodes.widgets import Int, PromptText
 
 MODULE = "comfy_extras.nodes_minimax_h3"
 CATEGORY = "model/conditioning/minimax"

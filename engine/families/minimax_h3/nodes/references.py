@@ -31,9 +31,13 @@ from darkroom.engine.families.minimax_h3.sizes import (
 )
 from darkroom.engine.families.minimax_h3.text import SEEN_PER_SECOND
 from darkroom.engine.media.video import Audio
-from darkroom.engine.nodes.base import Combo, Field, Growing, NodeContext, Optional, Socket, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import with_options
+from darkroom.engine.nodes.markers import Optional, Socket
+from darkroom.engine.nodes.parameters import Field, Growing
 from darkroom.engine.nodes.sockets import CLIP, LATENT, VAE
+from darkroom.engine.nodes.widgets import Combo
 
 
 def _grown(name: str, socket: str, most: int) -> Growing:

@@ -22,10 +22,13 @@ from darkroom.engine.families.minimax_h3.nodes.inputs import (
 from darkroom.engine.families.minimax_h3.sampling import AudioVideoFlow
 from darkroom.engine.families.minimax_h3.sizes import frames_above
 from darkroom.engine.families.minimax_h3.transformer import AUDIO_SHIFT, VIDEO_SHIFT
-from darkroom.engine.nodes.base import Float, NodeContext, Optional, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import with_options
 from darkroom.engine.nodes.library.sampling.model_sampling import sampled_with
+from darkroom.engine.nodes.markers import Optional
 from darkroom.engine.nodes.sockets import CLIP, IMAGE, LATENT, MODEL, VAE
+from darkroom.engine.nodes.widgets import Float
 
 Shift = Annotated[float, Float(min=0.01, max=100.0, step=0.01)]
 

@@ -1,0 +1,127 @@
+"""Prompts as tokens of Gemma 3 (arXiv 2503.19786), padded before the prompt, with images among them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from darkroom.engine.text.chunk_tokens import (
+    EMBEDDING_PREFIX,
+    Chunks,
+    ChunkTokenizer,
+    FindEmbedding,
+    TokenizerOptions,
+    Weighted,
+    Word,
+    cut_at_embeddings,
+)
+
+PAD_TOKEN, START_TOKEN, END_OF_TURN, IMAGE_TOKEN = 0, 2, 106, 262144
+SPECIAL = {"<image_soft_token>": IMAGE_TOKEN, "<end_of_turn>": END_OF_TURN}
+SPECIAL_PATTERN = re.compile("(" + "|".join(re.escape(mark) for mark in SPECIAL) + ")")
+TURN = "<start_of_turn>"
+ANSWER = f"<end_of_turn>\n{TURN}model\n"
+SYSTEM = f"{TURN}system\nYou are a helpful assistant.<end_of_turn>\n{TURN}user\n"
+TEMPLATE = SYSTEM + "{}" + ANSWER
+IMAGE_TEMPLATE = SYSTEM + "\n<image_soft_token>{}<end_of_turn>\n\n" + f"{TURN}model\n"
+
+
+class DecodingVocabulary(Protocol):
+    """A tokenizer that also gives the text of tokens."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def piece(self, token: int) -> str: ...
+
+    def tokens_by_piece(self) -> dict[str, int]: ...
+
+    def decode(self, tokens: Sequence[int]) -> str: ...
+
+
+class GemmaTokenizer(ChunkTokenizer):
+    """Prompts -> one chunk of tokens of weight 1, of at least `min_length` with padding before them."""
+
+    vocabulary: Callable[[], DecodingVocabulary]
+
+    def __init__(
+        self,
+        find_embedding: FindEmbedding | None,
+        *,
+        slot: str,
+        vocabulary: Callable[[], DecodingVocabulary],
+        min_length: int,
+    ) -> None:
+        super().__init__(
+            find_embedding,
+            slot=slot,
+            vocabulary=vocabulary,
+            pad_token=PAD_TOKEN,
+            start_token=START_TOKEN,
+            min_length=min_length,
+        )
+
+    def tokenize_with_weights(
+        self,
+        text: str,
+        return_word_ids: bool = False,
+        tokenizer_options: TokenizerOptions | None = None,
+        disable_weights: bool = True,
+        llama_template: str | None = None,
+        image: torch.Tensor | None = None,
+        skip_template: bool = True,
+        **kwargs: Any,
+    ) -> Chunks:
+        """Return the chunk by slot. Brackets are text, and options of lengths have no effect, as in ComfyUI.
+
+        `image` [B, H, W, C] takes the place of the first image's token. The template is left out unless asked for, and
+        for a text that begins with a turn; `llama_template` is one in its place.
+        """
+        if not skip_template and not text.startswith(TURN):
+            template = llama_template or (TEMPLATE if image is None else IMAGE_TEMPLATE)
+            text = template.format(text)
+        chunks = super().tokenize_with_weights(text, return_word_ids, None, disable_weights=True)
+        if image is not None:
+            self._put_image(chunks[self.slot][0], image)
+        return chunks
+
+    def decode(self, tokens: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Return the text of tokens, without those of turns and images unless `skip_special_tokens` is False."""
+        kept = [token for token in tokens if not (skip_special_tokens and token in SPECIAL.values())]
+        return self.vocabulary().decode(kept)
+
+    def _put_image(self, chunk: list[Any], image: torch.Tensor) -> None:
+        place = next((place for place, token in enumerate(chunk) if token[0] == IMAGE_TOKEN), None)
+        if place is not None:
+            chunk[place] = ({"type": "image", "data": image[..., :3]}, *chunk[place][1:])
+
+    def _words(self, part: str, weight: float) -> Iterator[Word]:
+        """Yield the tokens of embeddings and of the text between them.
+
+        The first token of a text with special tokens is left out: ComfyUI takes it for the start token, which its
+        tokenizer puts before texts without them alone.
+        """
+        for piece in cut_at_embeddings(part):
+            text = piece
+            if piece.startswith(EMBEDDING_PREFIX) and self.find_embedding is not None:
+                rows, text = self.find_embedding(piece[len(EMBEDDING_PREFIX) :].strip("\n"))
+                if rows is not None:
+                    yield [(row, weight) for row in (rows.unsqueeze(0) if rows.ndim == 1 else rows)]
+            if text:
+                yield [(token, weight) for token in self._numbers(text)]
+
+    def _numbers(self, text: str) -> list[int]:
+        vocabulary = self.vocabulary()
+        parts = [part for part in SPECIAL_PATTERN.split(text) if part]
+        if not any(part in SPECIAL for part in parts):
+            return vocabulary.encode(text)
+        numbers = [
+            number for part in parts for number in ([SPECIAL[part]] if part in SPECIAL else vocabulary.encode(part))
+        ]
+        return numbers[1:]
+
+    def _end(self, chunk: list[Weighted], min_padding: int, min_length: int) -> None:
+        """Put the padding before a chunk."""
+        chunk[:0] = [(self.pad_token, 1.0, 0)] * (min_length - len(chunk))
