@@ -334,7 +334,9 @@ class VideoVae(Vae):
             return int(self.first_stage_model.encode_bytes(shape)) * self.vae_dtype.itemsize
         frame_px, itemsize = math.prod(shape[3:]), self.vae_dtype.itemsize
         is_whole = getattr(self.first_stage_model, "encodes_whole_videos", False)
-        working = self._encode_bytes_per_pixel() * frame_px * (shape[2] if is_whole else self._frames_at_once(shape[2]))
+        at_once = shape[2] if is_whole else self._frames_at_once(shape[2])
+        at_once = min(at_once, getattr(self.first_stage_model, "frames_encoded_at_once", at_once))
+        working = self._encode_bytes_per_pixel() * frame_px * at_once
         return (working + shape[2] * frame_px * PIXEL_BYTES) * itemsize
 
     def _frames_at_once(self, frames: int) -> int:

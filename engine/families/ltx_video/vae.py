@@ -38,7 +38,6 @@ from darkroom.engine.layers.video_cells import Stride, patched, unpatched
 ENCODE_BYTES_PER_PIXEL = 70
 DECODE_BYTES_PER_CELL = 900 * 8 * 8 * 8 // 8  # of each frame
 MEASURED_CHANNELS = 128
-DECODE_TIME, DECODE_NOISE = 0.05, 0.025  # how noisy latents are for a network that removes noise, and made so
 MARK = "decoder.up_blocks.0.res_blocks.0.conv1.conv.weight"
 FOLDS: dict[int, Stride] = {8: (2, 2, 2), 4: (1, 2, 2), 2: (2, 1, 1)}  # by the cells that become one
 
@@ -62,6 +61,8 @@ class LtxVideoVaeConfig:
     encoder_padding: Padding = "zeros"
     decoder_padding: Padding = "reflect"
     moment_channels: int = 129  # of the encoder's output: means, and something of variances
+    decode_time: float = 0.05  # how noisy a network that removes noise takes latents for
+    decode_noise: float = 0.025  # the share of noise that they get before
 
     @property
     def ratio(self) -> Stride:
@@ -147,11 +148,12 @@ class LtxVideoEncoder(nn.Module):
             channels = stage.channels
         self.conv_out = VideoConv3d(channels, config.moment_channels, padding)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.conv_in(patched(x, self.patch), is_causal=True)
+    def forward(self, x: torch.Tensor, video: PassingVideo) -> torch.Tensor:
+        """Return the latent frames [B, C, f, h, w] of a piece of a video: its first frame, or those of whole cells."""
+        x = self.conv_in(patched(x, self.patch), is_causal=True, video=video)
         for stage in self.down_blocks:
-            x = stage(x, is_causal=True)
-        out: torch.Tensor = self.conv_out(functional.silu(normed(x)), is_causal=True)
+            x = stage(x, is_causal=True, video=video)
+        out: torch.Tensor = self.conv_out(functional.silu(normed(x)), is_causal=True, video=video)
         return out
 
 
@@ -159,7 +161,7 @@ class LtxVideoDecoder(nn.Module):
     def __init__(self, config: LtxVideoVaeConfig) -> None:
         super().__init__()
         padding, channels = config.decoder_padding, config.last_channels
-        self.is_causal, self.is_timed = config.is_causal, config.removes_noise
+        self.is_causal, self.is_timed, self.decode_time = config.is_causal, config.removes_noise, config.decode_time
         self.patch = (1, config.patch, config.patch)
         self.conv_in = VideoConv3d(config.latent_channels, channels, padding)
         self.up_blocks = nn.ModuleList()
@@ -182,7 +184,7 @@ class LtxVideoDecoder(nn.Module):
         """Return the frames [B, 3, F, H, W] that are done with this piece of a video, None where none is yet."""
         time = None
         if self.is_timed:
-            scaled = DECODE_TIME * self.timestep_scale_multiplier.to(x)
+            scaled = self.decode_time * self.timestep_scale_multiplier.to(x)
             time = scaled.expand(x.shape[0])
         x = self.conv_in(x, is_causal=self.is_causal, video=video)
         for stage in self.up_blocks:
@@ -208,6 +210,7 @@ class LtxVideoVae(nn.Module):
         self.latent_channels = config.latent_channels
         self.frames_ratio, self.downscale_ratio, _ = config.ratio
         self.frames_decoded_at_once = 2 * self.frames_ratio  # those of one latent frame, and what layers keep
+        self.frames_encoded_at_once = 2 * self.frames_ratio
         self.encoder, self.decoder = LtxVideoEncoder(config), LtxVideoDecoder(config)
         self.per_channel_statistics = ChannelStatistics(config.latent_channels)
 
@@ -222,15 +225,15 @@ class LtxVideoVae(nn.Module):
         return DECODE_BYTES_PER_CELL * self.config.decoder[-1].channels // MEASURED_CHANNELS
 
     def encode(self, videos: torch.Tensor) -> torch.Tensor:
-        """Return the mean of the posterior [B, C, 1 + n, h, w]. Raises ValueError for other than 1 + 8n frames."""
-        frames = videos.shape[2]
-        if (frames - 1) % self.frames_ratio:
-            raise ValueError(
-                f"pixels: videos of this VAE have a frame and a multiple of {self.frames_ratio} frames behind it; got "
-                f"{frames}, expected {1 + frames // self.frames_ratio * self.frames_ratio} or another such number"
-            )
-        means = self.encoder(videos)[:, : self.latent_channels]
-        return self.per_channel_statistics.normalised(means)
+        """Return the mean of the posterior [B, C, 1 + n, h, w] of videos [B, 3, F, H, W], a few frames at a time.
+
+        Frames behind the first one that make no whole latent frame are left out, as in ComfyUI.
+        """
+        video = PassingVideo(iter(()))
+        whole = (videos.shape[2] - 1) // self.frames_ratio * self.frames_ratio
+        pieces = [videos[:, :, :1], *torch.split(videos[:, :, 1 : 1 + whole], self.frames_encoded_at_once, dim=2)]
+        means = [self.encoder(piece, video)[:, : self.latent_channels] for piece in pieces if piece.shape[2]]
+        return self.per_channel_statistics.normalised(torch.cat(means, dim=2))
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
         """Return the frames [B, 3, 1 + 8n, H, W] of latents [B, C, 1 + n, h, w].
@@ -243,7 +246,8 @@ class LtxVideoVae(nn.Module):
 
     def _restored(self, latents: torch.Tensor, noise: Iterator[torch.Tensor]) -> torch.Tensor:
         if self.config.removes_noise:
-            latents = next(noise) * DECODE_NOISE + (1.0 - DECODE_NOISE) * latents
+            share = self.config.decode_noise
+            latents = next(noise) * share + (1.0 - share) * latents
         return self.per_channel_statistics.restored(latents)
 
     def drawn_noise(

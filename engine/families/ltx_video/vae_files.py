@@ -85,6 +85,8 @@ def as_described(config: LtxVideoVaeConfig, metadata: Mapping[str, str]) -> LtxV
         shared = described.get("blocks", [])
         encoder = _as_described(config.encoder, described.get("encoder_blocks", shared))
         decoder = _as_described(config.decoder, list(reversed(described.get("decoder_blocks", shared))))
+        time = float(described.get("decode_timestep", config.decode_time))
+        noise = float(described.get("decode_noise_scale", config.decode_noise))
     except (ValueError, AttributeError, TypeError) as error:
         raise NotRecognised(f"a VAE of videos with metadata that do not describe it ({error})") from error
     if described.get("norm_layer", NORM) != NORM:
@@ -96,6 +98,8 @@ def as_described(config: LtxVideoVaeConfig, metadata: Mapping[str, str]) -> LtxV
         is_causal=bool(described.get("causal_decoder", config.is_causal)),
         encoder_padding=described.get("spatial_padding_mode", config.encoder_padding),
         decoder_padding=described.get("spatial_padding_mode", config.decoder_padding),
+        decode_time=time,
+        decode_noise=noise,
     )
 
 
@@ -112,7 +116,8 @@ def _stage_as_described(stage: Stage, name: str, settings: object) -> Stage:
     stride = STRIDES.get(name.removesuffix("_res").removesuffix("_x_y"))
     if stride is None:
         return stage
-    return replace(stage, stride=stride, is_residual=bool(options.get("residual", False)))
+    is_residual = name == "compress_all" and bool(options.get("residual", False))
+    return replace(stage, stride=stride, is_residual=is_residual)
 
 
 def description(config: LtxVideoVaeConfig) -> dict[str, dict[str, Any]]:
@@ -130,6 +135,8 @@ def description(config: LtxVideoVaeConfig) -> dict[str, dict[str, Any]]:
         "latent_log_var": "per_channel" if config.moment_channels == 2 * config.latent_channels else "uniform",
         "causal_decoder": config.is_causal,
         "timestep_conditioning": config.removes_noise,
+        "decode_timestep": config.decode_time,
+        "decode_noise_scale": config.decode_noise,
     }
     if config.encoder_padding == config.decoder_padding:
         described["spatial_padding_mode"] = config.encoder_padding

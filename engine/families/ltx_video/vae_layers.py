@@ -17,6 +17,7 @@ from darkroom.engine.layers.video_cells import Stride, cells_of, folded, unfolde
 
 PIXEL_EPS, LAYER_EPS = 1e-8, 1e-6
 TIME_WIDTH = 256
+KERNEL_FRAMES = 3
 FRAMES_KEPT = 2  # that a convolution of three frames needs again
 
 Padding = Literal["zeros", "reflect", "replicate", "circular"]  # torch's names
@@ -94,7 +95,8 @@ class VideoConv3d(nn.Module):
             before = x[:, :, :1].repeat(1, 1, 2 if is_causal else 1, 1, 1)
         frames = torch.cat([before, x], dim=2)
         if video is not None and x.shape[2]:
-            video.keep(self, frames[:, :, -FRAMES_KEPT:])
+            step = self.conv.stride[0]
+            video.keep(self, frames[:, :, -(KERNEL_FRAMES - step + (frames.shape[2] - KERNEL_FRAMES) % step) :])
         if (video is None or video.ends_at(self)) and not is_causal:
             frames = torch.cat([frames, frames[:, :, -1:]], dim=2)
         if frames.shape[2] <= FRAMES_KEPT:
@@ -221,12 +223,14 @@ class FoldedDownStage(nn.Module):
         self.out_channels = stage.channels
         self.conv = VideoConv3d(in_channels, stage.channels // cells_of(stage.stride), padding)
 
-    def forward(self, x: torch.Tensor, *, is_causal: bool, time: torch.Tensor | None = None) -> torch.Tensor:
-        if self.stride[0] == 2:
+    def forward(
+        self, x: torch.Tensor, *, is_causal: bool, time: torch.Tensor | None = None, video: PassingVideo | None = None
+    ) -> torch.Tensor:
+        if self.stride[0] == 2 and (video is None or video.of(self.conv) is None):
             x = torch.cat([x[:, :, :1], x], dim=2)
         inputs = folded(x, self.stride)
         means = inputs.view(x.shape[0], self.out_channels, -1, *inputs.shape[2:]).mean(dim=2)
-        return folded(self.conv(x, is_causal=is_causal), self.stride) + means
+        return folded(self.conv(x, is_causal=is_causal, video=video), self.stride) + means
 
 
 class FoldedUpStage(nn.Module):
@@ -262,9 +266,9 @@ class FoldedUpStage(nn.Module):
 
 
 class ChannelStatistics(nn.Module):
-    """Means and deviations of the latent's channels, and further numbers of training that are not used."""
+    """Means and deviations of the latent's channels."""
 
-    NAMES = ("std-of-means", "mean-of-means", "mean-of-stds", "mean-of-stds_over_std-of-means", "channel")
+    NAMES = ("std-of-means", "mean-of-means")
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -72,6 +72,28 @@ def test_metadata_that_describe_other_layers_are_refused(described: str) -> None
         as_described(FAMILY.scales["small"].vae, {"config": described})
 
 
+def test_only_stages_that_enlarge_space_and_time_add_their_input() -> None:
+    """The published network of LTX-2.3 says so of others, without effect."""
+    up = LATER.decoder[1]
+    assert up.kind == "folded"
+    both = (replace(up, is_residual=True), replace(up, stride=(1, 2, 2), is_residual=True))
+    described = metadata_of(replace(LATER, decoder=both))["config"]
+    found = as_described(replace(LATER, decoder=both), {"config": described})
+    assert [stage.is_residual for stage in found.decoder] == [True, False]
+
+
+def test_the_noise_that_a_network_adds_and_expects_is_that_of_the_metadata() -> None:
+    described = json.dumps({"vae": {"decode_timestep": 0.2, "decode_noise_scale": 0.5}})
+    found = as_described(LATER, {"config": described})
+    assert (found.decode_time, found.decode_noise) == (0.2, 0.5)
+    network = LtxVideoVae(found).requires_grad_(False).eval()
+    for weight in network.parameters():
+        torch.nn.init.ones_(weight)
+    latents = torch.full((1, 128, 1, 2, 2), 3.0)
+    noise = (torch.full_like(latents, 5.0),)
+    assert network._restored(latents, iter(noise)).unique().tolist() == [5.0]  # (0.5 * 5 + 0.5 * 3) * 1 + 1
+
+
 def test_a_network_that_removes_noise_decodes_videos_of_its_size() -> None:
     torch.manual_seed(0)
     network = LtxVideoVae(LATER).requires_grad_(False).eval()
@@ -80,8 +102,19 @@ def test_a_network_that_removes_noise_decodes_videos_of_its_size() -> None:
             weight.fill_(1.0)
     assert network.decode(torch.randn(1, 128, 2, 2, 2)).shape == (1, 3, 9, 64, 64)
     assert network.encode(torch.rand(1, 3, 9, 64, 64)).shape == (1, 128, 2, 2, 2)
-    with pytest.raises(ValueError, match="a multiple of 8"):
-        network.encode(torch.rand(1, 3, 10, 64, 64))
+
+
+def test_a_video_is_encoded_in_pieces_without_frames_that_make_no_whole_latent_frame() -> None:
+    torch.manual_seed(0)
+    network = LtxVideoVae(LATER).requires_grad_(False).eval()
+    for weight in network.parameters():
+        torch.nn.init.normal_(weight, 0, 0.05)
+    videos = torch.rand(1, 3, 28, 64, 64)
+    encoded = network.encode(videos)
+    assert encoded.shape == (1, 128, 4, 2, 2)
+    network.frames_encoded_at_once = 64
+    torch.testing.assert_close(encoded, network.encode(videos[:, :, :25]), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(encoded[:, :, :1], network.encode(videos[:, :, :1]), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
