@@ -356,6 +356,7 @@ class ModelFamily:
     `control_networks` are kinds of ControlNets beside those of `controls`, `model_patches` further networks that nodes
     of the family attach to its denoising network (`ModelPatchLoader`). `image_control` is the kind of control that
     sees the image alone.
+    `latent_upscalers` are networks that enlarge its latents (`LatentUpscaleModelLoader`).
     `further_vaes` are autoencoders of files of their own, beside `vae`: that of audio where videos have some.
     `takes_hypernetworks` says that there are hypernetworks for its attention,
     `takes_fewer_encoders` says that some of the text encoders may be left out, `takes_one_encoder` that a model has one
@@ -390,6 +391,7 @@ class ModelFamily:
     control_networks: tuple[ControlNetwork, ...] = ()
     image_control: ImageControl | None = None
     model_patches: tuple[Network, ...] = ()
+    latent_upscalers: tuple[Network, ...] = ()
     renamed_lora: Callable[[Tensors, Any], Tensors] = _as_named
     memory_usage_factor: float = 1.0
     takes_fewer_encoders: bool = False

@@ -308,6 +308,19 @@ def recognise_vae(shapes: Shapes, metadata: Mapping[str, str] = NO_METADATA) -> 
     raise NotRecognised("; ".join(dict.fromkeys(refusals)) or describe(shapes, metadata))
 
 
+def recognise_further_vae(shapes: Shapes, metadata: Mapping[str, str] = NO_METADATA) -> tuple[ModelFamily, Names]:
+    """Return the family of a file's further VAE, described with it as its `vae`, and its names. Raises `NotRecognised`.
+
+    The file may have other networks too.
+    """
+    for family in families():
+        for vae in family.further_vaes:
+            names = names_of(vae, shapes)
+            if names is not None:
+                return replace(family, vae=vae), names
+    raise NotRecognised(f"{describe(shapes, metadata)} without a VAE beside the network's own")
+
+
 def vaes() -> Iterator[tuple[ModelFamily, Network]]:
     """Yield the VAEs of all families, the further ones last."""
     for family in families():
@@ -344,6 +357,16 @@ def recognise_model_patch(shapes: Shapes) -> tuple[ModelFamily, Network, Names] 
     """Return the family for whose network a file of a model patch is, its network and its names; else None."""
     for family in families():
         for network in family.model_patches:
+            names = names_of(network, shapes)
+            if names is not None:
+                return family, network, names
+    return None
+
+
+def recognise_latent_upscaler(shapes: Shapes) -> tuple[ModelFamily, Network, Names] | None:
+    """Return the family whose latents the network of a file enlarges, that network and its names; else None."""
+    for family in families():
+        for network in family.latent_upscalers:
             names = names_of(network, shapes)
             if names is not None:
                 return family, network, names

@@ -34,9 +34,14 @@ class AudioVae(Vae):
 
     @property
     def sample_rate_hz(self) -> int:
-        """The sample rate of the audio that it encodes and decodes."""
+        """The sample rate of the audio that it decodes."""
         rate: int = self.first_stage_model.sample_rate_hz
         return rate
+
+    @property
+    def input_rate_hz(self) -> int:
+        """The sample rate of the audio that it encodes."""
+        return self.sample_rate_hz
 
     def process_input(self, image: torch.Tensor) -> torch.Tensor:
         return image
@@ -149,8 +154,8 @@ class AudioVae(Vae):
         if pixels.ndim != 3:
             raise ValueError(f"audio: not audio; got shape {list(pixels.shape)}, expected [batch, samples, channels]")
         if pixels.shape[1] < self.downscale_ratio:
-            least = self.downscale_ratio / self.sample_rate_hz
-            found = f"{pixels.shape[1] / self.sample_rate_hz:g} s"
+            least = self.downscale_ratio / self.input_rate_hz
+            found = f"{pixels.shape[1] / self.input_rate_hz:g} s"
             raise ValueError(f"audio: shorter than one latent cell; got {found}, expected at least {least:.3g} s")
         waveform = super()._items_of(pixels)
         if waveform.shape[1] == 1:

@@ -12,12 +12,14 @@ from darkroom.engine.models.kinds.audio_encoder_value import AudioEncoder
 from darkroom.engine.models.kinds.clip_vision_value import ClipVision, StyleModel
 from darkroom.engine.models.kinds.control_lora_value import ControlLora
 from darkroom.engine.models.kinds.controlnet_value import ControlNet, T2IAdapter
+from darkroom.engine.models.kinds.latent_upscaler_value import LatentUpscaler
 from darkroom.engine.models.kinds.load_audio_encoder import load_audio_encoder
 from darkroom.engine.models.kinds.load_clip_vision import load_clip_vision
 from darkroom.engine.models.kinds.load_control_lora import is_control_lora
 from darkroom.engine.models.kinds.load_controlnet import load_controlnet, steering_kind
 from darkroom.engine.models.kinds.load_gligen import load_gligen
 from darkroom.engine.models.kinds.load_hypernetwork import load_hypernetwork
+from darkroom.engine.models.kinds.load_latent_upscaler import load_latent_upscaler
 from darkroom.engine.models.kinds.load_model_patch import load_model_patch
 from darkroom.engine.models.kinds.load_photomaker import load_photomaker
 from darkroom.engine.models.kinds.load_style_model import load_style_model
@@ -65,6 +67,10 @@ class AuxiliaryModels:
     def upscaler(self, name: str) -> UpscaleModel:
         path = self._files.path_of("upscale_models", name)
         return UpscaleModel(self._files.one(path, "upscaler", lambda: load_upscaler(path, to=self._types.to)))
+
+    def latent_upscaler(self, name: str) -> LatentUpscaler:
+        path = self._files.path_of("latent_upscale_models", name)
+        return LatentUpscaler(self._files.one(path, "latent upscaler", lambda: load_latent_upscaler(path, self._types)))
 
     def hypernetwork(self, name: str) -> ModulePatcher:
         path = self._files.path_of("hypernetworks", name)

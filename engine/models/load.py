@@ -229,6 +229,18 @@ def load_vae(path: Path, types: LoadTypes) -> Any:
         raise BadModelFile(path.name, error.found, f"a VAE of {registry.labels()}") from error
 
 
+@refuses("a checkpoint of a supported family")
+def load_further_vae(path: Path, types: LoadTypes) -> Any:
+    """Load the VAE of a checkpoint that its family has beside its own. Raises `BadModelFile`."""
+    file = open_model(path)
+    expected = "a checkpoint with an audio VAE"
+    try:
+        family, names = registry.recognise_further_vae(file.shapes, file.metadata)
+        return _empty(file, family.vae, names, types.of(family).vae).filled(types.to)
+    except NotRecognised as error:
+        raise BadModelFile(path.name, error.found, expected) from error
+
+
 def _described(error: NotRecognised, *files: WeightFile) -> str:
     """Return the description of an unrecognised file, with the kinds of quantised files."""
     labels = [file.label for file in files if isinstance(file, QuantisedFile) and file.label]

@@ -24,6 +24,7 @@ from darkroom.engine.models.weight_handle import WeightHandle
 ROLES: Mapping[str, str] = {
     "unet": "unet", "diffusers unet": "unet", "controlnet": "controlnet", "controlnet upon": "controlnet",
     "clip": "text_encoder", "clip on the CPU": "text_encoder", "clip vision": "vision", "vae": "vae",
+    "further vae": "vae",
     "photomaker": "vision", "audio encoder": "vision",
 }  # fmt: skip
 

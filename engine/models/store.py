@@ -26,6 +26,7 @@ from darkroom.engine.models.load import (
     LoadedDenoiser,
     LoadTypes,
     load_checkpoint,
+    load_further_vae,
     load_text_encoders,
     load_unet,
     load_vae,
@@ -151,6 +152,11 @@ class ModelStore:
             return self._tiny_autoencoder(name)
         path = self.files.path_of("vae", name)
         return vae_of(self.files.one(path, "vae", lambda: load_vae(path, self._types)))
+
+    def further_vae(self, name: str) -> Vae:
+        """Load the VAE of a checkpoint that its family has beside its own. Raises `BadModelFile`."""
+        path = self.files.path_of("checkpoints", name)
+        return vae_of(self.files.one(path, "further vae", lambda: load_further_vae(path, self._types)))
 
     def _tiny_autoencoder(self, name: str) -> Vae:
         """Load a small autoencoder from the files `NAME_encoder.*` and `NAME_decoder.*`. It has the VAE's type."""

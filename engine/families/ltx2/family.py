@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-
 from darkroom.engine.adapters.lora_names import own_layer_keys
 from darkroom.engine.families.base import ComfyUiNames, Defaults, ModelFamily
 from darkroom.engine.families.ltx2.colours import LATENT_RGB_BIAS, LATENT_RGB_FACTORS
@@ -22,9 +20,10 @@ from darkroom.engine.families.ltx2.denoiser import Ltx2Denoiser
 from darkroom.engine.families.ltx2.duration import DURATION_HEAD
 from darkroom.engine.families.ltx2.text import GEMMA, PROJECTION
 from darkroom.engine.families.ltx2.transformer import Ltx2Transformer
+from darkroom.engine.families.ltx2.vae_files import AUDIO_AUTOENCODER, AUTOENCODER, LATENT_UPSAMPLER
 from darkroom.engine.families.ltx_video.family import AUDIO_MARK, FLOW
 from darkroom.engine.families.ltx_video.transformer import MARK
-from darkroom.engine.families.ltx_video.vae_files import AUTOENCODER, LtxVideoLatentFormat
+from darkroom.engine.families.ltx_video.vae_files import LtxVideoLatentFormat
 from darkroom.engine.families.transformer_files import always, detect_by, transformer
 from darkroom.engine.settings import DtypePolicy
 
@@ -36,10 +35,6 @@ class Ltx2LatentFormat(LtxVideoLatentFormat):
     latent_rgb_factors_bias = LATENT_RGB_BIAS
 
 
-UNUSED_STATISTICS = {
-    f"per_channel_statistics.{name}": torch.zeros
-    for name in ("mean-of-stds", "mean-of-stds_over_std-of-means", "channel")
-}
 DENOISER = replace(
     transformer(
         MARK,
@@ -62,7 +57,9 @@ FAMILY = ModelFamily(
     denoiser_type=Ltx2Denoiser,
     text=(GEMMA, PROJECTION),
     takes_fewer_encoders=True,
-    vae=replace(AUTOENCODER, defaults=UNUSED_STATISTICS),
+    vae=AUTOENCODER,
+    further_vaes=(AUDIO_AUTOENCODER,),
+    latent_upscalers=(LATENT_UPSAMPLER,),
     latent_format=Ltx2LatentFormat,
     denoiser_lora_keys=own_layer_keys,
     model_patches=(DURATION_HEAD,),

@@ -30,6 +30,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "controlnet": ("controlnet", "t2i_adapter"),
     "gligen": ("gligen",),
     "upscale_models": ("upscale_models",),
+    "latent_upscale_models": ("latent_upscale_models",),
     "hypernetworks": ("hypernetworks",),
     "photomaker": ("photomaker",),
     "classifiers": ("classifiers",),

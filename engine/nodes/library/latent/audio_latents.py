@@ -26,15 +26,15 @@ LOUDEST_DEVIATION = 0.2  # audio whose samples deviate by more is made quieter
 @node("VAEEncodeAudio", display_name="VAE Encode Audio", category="model/latent", python_module=MODULE)
 def vae_encode_audio(context: NodeContext, *, audio: AUDIO, vae: VAE) -> LATENT:
     """Encode audio, brought to the VAE's sample rate, to a latent."""
-    own = _of_audio(vae)
-    waveform = resample(audio["waveform"], int(audio["sample_rate"]), own.sample_rate_hz)
+    own = audio_vae_of(vae)
+    waveform = resample(audio["waveform"], int(audio["sample_rate"]), own.input_rate_hz)
     return {"samples": own.encode(waveform.movedim(1, -1))}
 
 
 @node("VAEDecodeAudio", display_name="VAE Decode Audio", category="model/latent", python_module=MODULE)
 def vae_decode_audio(context: NodeContext, *, samples: LATENT, vae: VAE) -> AUDIO:
     """Decode a latent to audio, and make quieter what is too loud."""
-    own = _of_audio(vae)
+    own = audio_vae_of(vae)
     return _audio_of(own, samples, own.decode(last_stream(samples["samples"])))
 
 
@@ -49,7 +49,7 @@ def vae_decode_audio_tiled(
     overlap: Annotated[int, Int(min=0, max=1024, step=8)] = 64,
 ) -> AUDIO:
     """Decode a latent to audio in stretches of `tile_size` cells, which share `overlap` cells, at most half of one."""
-    own = _of_audio(vae)
+    own = audio_vae_of(vae)
     return _audio_of(own, samples, own.decode_tiled(last_stream(samples["samples"]), tile_x=tile_size, overlap=overlap))
 
 
@@ -61,7 +61,8 @@ def _audio_of(vae: AudioVae, latent: Latent, decoded: torch.Tensor) -> Audio:
     return {"waveform": waveform / deviation.clamp(min=1.0), "sample_rate": rate_hz}
 
 
-def _of_audio(vae: Vae) -> AudioVae:
+def audio_vae_of(vae: Vae) -> AudioVae:
+    """Return a VAE of audio. Raises ValueError for one of images or videos."""
     if not isinstance(vae, AudioVae):
         raise ValueError("vae: one of images; got a VAE of images or videos, expected one of audio")
     return vae
