@@ -82,7 +82,6 @@ LATER_NETWORKS: tuple[LaterNetwork, ...] = (
     LaterNetwork("Lens", ("transformer_blocks.0.attn.norm_added_q.weight", "transformer_blocks.0.img_mlp.w1.weight")),
     LaterNetwork("Mage-Flow", (), (), {"txt_norm.weight": (0, 2560), "proj_out.weight": (0, 128)}),
     LaterNetwork("Ernie-Image", ("layers.0.mlp.linear_fc2.weight",)),
-    LaterNetwork("Anima", ("blocks.0.mlp.layer1.weight", "llm_adapter.blocks.0.cross_attn.q_proj.weight")),
     LaterNetwork("HiDream-O1", ("t_embedder1.mlp.0.weight", "x_embedder.proj1.weight")),
     LaterNetwork(
         "SenseNova U1.5",
@@ -138,7 +137,6 @@ LATER_PARTS: tuple[LaterNetwork, ...] = (
         ("layers.0.self_attn.sinks", "layers.0.mlp.experts.gate_up_proj.weight"),
         part="GPT-OSS, the text encoder",
     ),
-    LaterNetwork(
     LaterNetwork("NewBie", ("encoder.layers.0.mixer.Wqkv.weight",), part="Jina CLIP 2, a text encoder"),
     LaterNetwork(
         "Stable Audio 3", ("encoder.layers.0.pre_self_attn_layernorm.weight",), part="T5Gemma, the text encoder"

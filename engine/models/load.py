@@ -148,7 +148,7 @@ def _encoders_in(file: WeightFile, family: ModelFamily) -> list[EncoderSource]:
 def _check_widths(path: Path, unet: Any, text_encoder: TextEncoderSet) -> None:
     """Refuse a checkpoint whose only text encoder is of another width than its network's tokens."""
     encoders = list(text_encoder.encoders().values())
-    wanted = getattr(unet.config, "context_dim", None)
+    wanted = getattr(unet.config, "encoder_dim", getattr(unet.config, "context_dim", None))
     if wanted is None or len(encoders) != 1:
         return
     width = getattr(encoders[0], "output_width", encoders[0].config.width)

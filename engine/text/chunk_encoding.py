@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -36,13 +35,9 @@ class TokenEncoding(Protocol):
 
 
 class TokenEncoder(EncoderMembers, nn.Module):
-    """An encoder of tokens by the network `transformer`.
-
-    `token_options` are slots of tokens that are no input of the network: options of the conditioning, by their names.
-    """
+    """An encoder of tokens by the network `transformer`."""
 
     encoding: TokenEncoding
-    token_options: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     def __init__(self, transformer: Any, encoding: TokenEncoding) -> None:
         super().__init__()
@@ -51,14 +46,6 @@ class TokenEncoder(EncoderMembers, nn.Module):
         self.encoding = encoding
         self.transformer = transformer
         self.set_up_options()
-
-    def further_options(self, tokens: Mapping[str, Any]) -> dict[str, object]:
-        """Return options of the conditioning beside those of the encoder's own chunks, by the tokens of all slots."""
-        return {
-            option: torch.tensor([[int(token) for token, *_ in tokens[slot][0]]])
-            for slot, option in self.token_options.items()
-            if slot in tokens
-        }
 
     def _embed(self, chunk: Sequence[Any]) -> tuple[torch.Tensor, list[int]]:
         """Return the rows [T, D] of a chunk, and how many of them each of its tokens and embeddings has.

@@ -38,11 +38,30 @@ class EncoderMembers:
     """Members of an encoder of one slot. `encoding` has its settings, `encode_weighted` encodes."""
 
     LAYERS: ClassVar[Sequence[str]] = ("last", "pooled", "hidden", "all")
+    token_options: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Slots of tokens that are no input of the network: options [1, N] of the conditioning, by their names."""
+
+    weighted_token_options: ClassVar[Mapping[str, tuple[str, str]]] = MappingProxyType({})
+    """Such slots whose tokens and their weights are two options, [N] each, by their names."""
+
     operations: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     execution_device: torch.device | None = None
     encoding: Any
     transformer: Any
     num_layers: int
+
+    def further_options(self, tokens: Mapping[str, Any]) -> dict[str, object]:
+        """Return options of the conditioning beside those of the encoder's own chunks, by the tokens of all slots."""
+        options: dict[str, object] = {
+            option: torch.tensor([[int(token) for token, *_ in tokens[slot][0]]])
+            for slot, option in self.token_options.items()
+            if slot in tokens
+        }
+        for slot, (numbers, weights) in self.weighted_token_options.items():
+            if slot in tokens:
+                options[numbers] = torch.tensor([int(token) for token, *_ in tokens[slot][0]], dtype=torch.int)
+                options[weights] = torch.tensor([float(weight) for _, weight, *_ in tokens[slot][0]])
+        return options
 
     def set_up_options(self) -> None:
         """Set the options that every encoder begins with, those of its encoding."""

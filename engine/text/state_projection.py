@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -38,7 +37,6 @@ class StateProjection(EncoderMembers, nn.Module):
     """
 
     encoding: ProjectionEncoding
-    token_options: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     def __init__(self, transformer: Any, encoding: ProjectionEncoding) -> None:
         super().__init__()

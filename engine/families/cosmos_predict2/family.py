@@ -47,6 +47,7 @@ DEFAULT = Defaults(
     attention=0.22,
     billions=1.956,
 )
+ADAPTER = "llm_adapter.blocks.0.cross_attn.q_proj.weight"  # of another family's network around this one
 EDGES = ("pos_embedder.", "x_embedder.", "t_embedder.", "t_embedding_norm.")
 
 DENOISER = transformer(
@@ -69,7 +70,8 @@ FAMILY = ModelFamily(
     file_words=("cosmospredict2",),
     other_file_words=("cosmospredict25",),
     # Recognised by its feed-forward layers, and by whether its first layer reads a mask.
-    detect=with_variants(detect_by(DENOISER, needs=(PATCHES,)), DENOISER, VARIANTS),
+    # One with a text adapter is Anima's.
+    detect=with_variants(detect_by(DENOISER, needs=(PATCHES,), lacks=(ADAPTER,)), DENOISER, VARIANTS),
     parameterise=always(FLOW),
     denoiser=DENOISER,
     denoiser_type=CosmosPredict2Denoiser,

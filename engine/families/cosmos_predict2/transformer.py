@@ -6,6 +6,7 @@ frames, `h w` latent cells, `P` patches of all frames, `T` tokens, `D` width. Mo
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.call_options import CallOptions
 from darkroom.engine.layers.norms import RmsNorm
+from darkroom.engine.layers.patches import pad_to_patches
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.transformer_layers import (
     AdaptiveNorm,
@@ -125,9 +127,19 @@ def place_turns(
     return angles.cos(), angles.sin()
 
 
+def takes_positions(patch: object) -> bool:
+    """Return True for a function of an attention's inputs that transformers call; those of UNets have no effect."""
+    return getattr(patch, "takes_positions", False) or "pe" in inspect.signature(patch).parameters  # type: ignore[arg-type]
+
+
 def cosmos_heads() -> RotaryHeads:
     """Return the layer that rotates the halves of heads [B, P, heads, width], in float32."""
     return RotaryHeads(RotaryLayout.HALVES, token_dim=1, is_float32=True)
+
+
+def padded(x: torch.Tensor) -> torch.Tensor:
+    """Return a video [B, C, F, h, w] of whole patches: its sides are continued from the other ends."""
+    return pad_to_patches(x.flatten(1, 2), PATCH).unflatten(1, x.shape[1:3])
 
 
 def patched(x: torch.Tensor) -> torch.Tensor:
@@ -163,12 +175,19 @@ class CosmosAttention(nn.Module, ABC):
     def projections(self) -> tuple[tuple[nn.Module, nn.Module], tuple[nn.Module, nn.Module], nn.Module, nn.Module]:
         """Return the layers of queries and of keys with their norms, that of values, and the last one."""
 
+    def patched_inputs(
+        self, x: torch.Tensor, context: torch.Tensor, turns: Turns | None, options: CallOptions
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return what queries, keys and values are made of."""
+        return x, context, context
+
     def forward(
         self, x: torch.Tensor, context: torch.Tensor, turns: Turns | None, options: CallOptions
     ) -> torch.Tensor:
         """Attend from patches [B, P, D] to a context [B, T, D'] -> [B, P, D]."""
         (queries, query_norm), (keys, key_norm), values, last = self.projections()
-        q, k, v = (layer(given) for layer, given in ((queries, x), (keys, context), (values, context)))
+        inputs = self.patched_inputs(x, context, turns, options)
+        q, k, v = (layer(given) for layer, given in zip((queries, keys, values), inputs, strict=True))
         q, k, v = (item.view(*item.shape[:2], -1, HEAD_WIDTH) for item in (q, k, v))
         q, k = self.rotary_heads([(q, query_norm)], [(k, key_norm)], turns)
         q, k, v = (item.transpose(1, 2) for item in (q, k, v))
@@ -179,6 +198,20 @@ class CosmosAttention(nn.Module, ABC):
 
 
 class Attention(CosmosAttention):
+    """Attention whose inputs functions among the options may change: `attn1_patch`, `attn2_patch` of the text's."""
+
+    def patched_inputs(
+        self, x: torch.Tensor, context: torch.Tensor, turns: Turns | None, options: CallOptions
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        q, k, v = x, context, context
+        name = "attn2_patch" if turns is None else "attn1_patch"
+        extra = {**options, "n_heads": self.heads, "dim_head": HEAD_WIDTH}
+        for patch in options.get("patches", {}).get(name, ()):
+            if takes_positions(patch):
+                found = patch(q, k, v, pe=turns, attn_mask=None, extra_options=extra)
+                q, k, v = (found.get(key, given) for key, given in (("q", q), ("k", k), ("v", v)))
+        return q, k, v
+
     def __init__(self, config: CosmosPredict2Config, context_dim: int) -> None:
         super().__init__(config)
         width = config.width
@@ -247,6 +280,8 @@ class CosmosBlock(nn.Module, ABC):
         x, normed = self.residual_norm(x, attended, own[2], text[1], text[0])
         of_text = read(normed.flatten(1, 3), context, None, options).view(x.shape)
         x, normed = self.residual_norm(x, of_text, text[2], inner[1], inner[0])
+        for patch in options.get("patches", {}).get("mlp_patch", ()):
+            normed = patch({"x": normed, "transformer_options": options})["x"]
         out: torch.Tensor = self.residual(x, feed_forward(normed), inner[2])
         return out
 
@@ -327,15 +362,24 @@ class CosmosPredict2Transformer(nn.Module):
     ) -> torch.Tensor:
         """Predict; there is no `y` and no `control` for it. `timesteps` is [B], or [B, F] where frames differ.
 
-        Raises ValueError for a latent that is not of whole patches.
+        `transformer_options` may hold `patches` (ComfyUI's): `post_input` has functions of the embedded patches before
+        the blocks, `attn1_patch` and `attn2_patch` of an attention's inputs, `mlp_patch` of a feed-forward layer's.
         """
+        height, width = x.shape[3:]
+        x = padded(x)
         options: CallOptions = {} if transformer_options is None else transformer_options
         patches: torch.Tensor = self.x_embedder["proj"]["1"](patched(x))  # type: ignore[index]
+        if options.get("patches", {}).get("post_input"):
+            options = {**options, "model_patch_data": {}}
+            for patch in options["patches"]["post_input"]:
+                patches = patch({"img": patches, "x": x, "transformer_options": options})["img"]
         turns = place_turns(patches.shape[1:4], self.config.stretch, x.device)
         times = timesteps[:, None] if timesteps.ndim == 1 else timesteps
         waves = time_waves(times, self.config.width).to(x.dtype)
         shared = self.t_embedder["1"](waves)
         time = self.t_embedding_norm(waves)
-        for block in self.blocks:
-            patches = block(patches, time, shared, context, turns, options)
-        return unpatched(self.final_layer(patches, time, shared), self.config.out_channels)
+        for index, block in enumerate(self.blocks):
+            own = {**options, "block_index": index} if options.get("patches") else options
+            patches = block(patches, time, shared, context, turns, own)
+        out = unpatched(self.final_layer(patches, time, shared), self.config.out_channels)
+        return out[..., :height, :width]

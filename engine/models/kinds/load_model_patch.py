@@ -8,6 +8,7 @@ import torch
 
 from darkroom.engine.errors import BadModelFile
 from darkroom.engine.families import registry
+from darkroom.engine.families.base import NotRecognised
 from darkroom.engine.families.unsupported import describe
 from darkroom.engine.formats.fill import fill
 from darkroom.engine.formats.refusals import refuses
@@ -26,7 +27,10 @@ def load_model_patch(path: Path, types: LoadTypes) -> torch.nn.Module:
             path.name, describe(file.shapes, file.metadata), f"a model patch of {registry.patched_labels()}"
         )
     family, network, names = found
-    config = configured(file, network, names)
+    try:
+        config = configured(file, network, names)
+    except NotRecognised as error:
+        raise BadModelFile(path.name, error.found, f"a model patch of {registry.patched_labels()}") from error
     with unfilled():
         module = network.build(config)
     dtype = types.of(family).unet_computed or types.of(family).unet

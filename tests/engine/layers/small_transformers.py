@@ -16,6 +16,8 @@ from darkroom.engine.families.ace_step.lyric_encoder import LyricEncoderConfig
 from darkroom.engine.families.ace_step.transformer import AceStepConfig, AceStepTransformer
 from darkroom.engine.families.ace_step15.attention import Width
 from darkroom.engine.families.ace_step15.transformer import AceStep15Config, AceStep15Transformer
+from darkroom.engine.families.anima.text_adapter import TextAdapterConfig
+from darkroom.engine.families.anima.transformer import AnimaConfig, AnimaTransformer
 from darkroom.engine.families.aura_flow.transformer import AuraFlowConfig, AuraFlowTransformer
 from darkroom.engine.families.chroma.transformer import ChromaConfig, ChromaTransformer
 from darkroom.engine.families.chroma_radiance.transformer import ChromaRadianceConfig, ChromaRadianceTransformer
@@ -429,6 +431,18 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         ),
         _video(4, 24),
         ("cosmos_predict2",),
+    ),
+    "anima": SmallTransformer(
+        lambda: AnimaTransformer(
+            AnimaConfig(
+                width=256, num_blocks=2, context_dim=24, inner_width=96, rank=16, in_channels=4, out_channels=4,
+                adapter=TextAdapterConfig(
+                    source_dim=16, text_dim=24, hidden_size=24, head_dim=8, num_blocks=1, intermediate_size=32
+                ),
+            )
+        ),
+        _video(4, 24),
+        ("anima",),
     ),
     "pixart": SmallTransformer(
         lambda: PixArtTransformer(PixArtConfig(width=144, num_blocks=2, context_dim=24)),

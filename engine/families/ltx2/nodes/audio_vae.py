@@ -16,8 +16,11 @@ from darkroom.engine.diffusion.nested_latent import last_stream
 from darkroom.engine.media.resample import resample
 from darkroom.engine.models.stretched_audio_vae import StretchedAudioVae
 from darkroom.engine.models.vae import Vae
-from darkroom.engine.nodes.base import Float, Int, Labelled, ModelCombo, NodeContext, NodeEnvironment, Out, node
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Labelled, Out
 from darkroom.engine.nodes.sockets import AUDIO, LATENT, VAE
+from darkroom.engine.nodes.widgets import Float, Int, ModelCombo
 
 MODULE = "comfy_extras.nodes_lt_audio"
 CATEGORY = "model/latent/ltxv"

@@ -9,8 +9,10 @@ import torch
 from darkroom.engine.families.ltx2.upsampler import LatentUpsampler
 from darkroom.engine.models.kinds.latent_upscaler_value import LatentUpscaler
 from darkroom.engine.models.vae import Vae
-from darkroom.engine.nodes.base import ModelCombo, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import LATENT, LATENT_UPSCALE_MODEL, VAE
+from darkroom.engine.nodes.widgets import ModelCombo
 
 
 @node("LatentUpscaleModelLoader", display_name="Load Latent Upscale Model", category="model/loaders",
