@@ -263,8 +263,9 @@ def _without_float8_beside_packed(file: WeightFile, types: LoadTypes) -> LoadTyp
 
     As in ComfyUI since 2026, whatever type the loader was asked to store a network in.
     """
-    is_left = isinstance(file, QuantisedFile) and types.unet in FLOAT8 and types.unet_computed is not None
-    return replace(types, unet=types.unet_computed) if is_left else types
+    computed = types.unet_computed
+    is_left = isinstance(file, QuantisedFile) and types.unet in FLOAT8
+    return replace(types, unet=computed) if is_left and computed is not None else types
 
 
 def _is_too_large(file: WeightFile, names: Names, types: LoadTypes) -> bool:

@@ -57,10 +57,7 @@ def test_weights_are_those_of_t5s_tokens_alone() -> None:
     found = _tokenizer().tokenize_with_weights("a (fox:1.5)")
     assert set(found) == {"qwen3_06b", "t5xxl"}
     assert {weight for _, weight in found["qwen3_06b"][0]} == {1.0}
-    assert (
-        found["qwen3_06b"] == _tokenizer().tokenize_with_weights("a fox")["qwen3_06b"]
-        or len(found["qwen3_06b"][0]) == 3
-    )
+    assert [token for token, _ in found["qwen3_06b"][0]] == [64, 220, 15011]  # each part of a weight by itself
     weights = [weight for _, weight in found["t5xxl"][0]]
     assert weights[0] == 1.0 and weights[-1] == 1.0 and 1.5 in weights
     assert found["t5xxl"][0][-1] == (1, 1.0)  # the end
@@ -72,7 +69,7 @@ def test_an_empty_prompt_is_a_padding_for_one_and_the_end_for_the_other() -> Non
 
 
 def test_tokens_and_weights_are_options_of_the_conditioning() -> None:
-    encoder = FAMILY.text[0].encoder_type
+    encoder: Any = FAMILY.text[0].encoder_type
     options = encoder.further_options(_Options(encoder), {"qwen3_06b": [], "t5xxl": [[(5, 1.0), (9, 0.5), (1, 1.0)]]})
     assert options["t5xxl_ids"].tolist() == [5, 9, 1] and options["t5xxl_ids"].dtype == torch.int
     assert options["t5xxl_weights"].tolist() == [1.0, 0.5, 1.0]
