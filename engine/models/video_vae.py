@@ -297,9 +297,9 @@ class VideoVae(Vae):
 
     def _encoded(self, pixels: torch.Tensor, item_bytes: int) -> torch.Tensor:
         """Encode videos as `Vae` does; those of a network that takes them in pieces reach the device one by one."""
-        at_once: int | None = getattr(self.first_stage_model, "frames_encoded_at_once", None)
-        if at_once is None:
+        if not hasattr(self.first_stage_model, "encoded_from_pieces"):
             return super()._encoded(pixels, item_bytes)
+        at_once = self.first_stage_model.frames_encoded_at_once
         with self.patcher.in_use(working_bytes=item_bytes) as network:
             latents = [
                 network.encoded_from_pieces(self._pieces_on_device(part, at_once)).to(self.output_device).float()
