@@ -12,16 +12,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from darkroom.engine.families.wan.config import HEAD_WIDTH, NORM_EPS, WanConfig, wan_config
 from darkroom.engine.families.wan.motion_encoder import IMAGES_AT_ONCE, FaceEncoder, MotionEncoder
-from darkroom.engine.families.wan.transformer import (
-    HEAD_WIDTH,
-    NORM_EPS,
-    Inputs,
-    VideoTokens,
-    WanConfig,
-    WanTransformer,
-    wan_config,
-)
+from darkroom.engine.families.wan.transformer import Inputs, VideoTokens, WanTransformer
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.norms import RmsNorm

@@ -20,6 +20,7 @@ from darkroom.engine.families.base import (
 from darkroom.engine.families.text.t5 import umt5_xxl
 from darkroom.engine.families.transformer_files import always
 from darkroom.engine.families.wan.animate import FACES
+from darkroom.engine.families.wan.config import WanConfig
 from darkroom.engine.families.wan.denoiser import (
     AnimatedVideoDenoiser,
     AudioVideoDenoiser,
@@ -30,7 +31,6 @@ from darkroom.engine.families.wan.denoiser import (
 )
 from darkroom.engine.families.wan.humo import SPEECH
 from darkroom.engine.families.wan.s2v import AUDIO
-from darkroom.engine.families.wan.transformer import WanConfig
 from darkroom.engine.families.wan.transformer_files import NETWORK, channels_of, find
 from darkroom.engine.families.wan.vace import CAMERA, CONTROLS
 from darkroom.engine.families.wan.vae_files import LATENT_CHANNELS, WAN_VAE, WanLatentFormat

@@ -13,18 +13,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from darkroom.engine.families.wan.transformer import (
-    NORM_EPS,
-    Attention,
-    Inputs,
-    VideoTokens,
-    WanBlock,
-    WanConfig,
-    WanTransformer,
-    rotations_at,
-    video_places,
-    wan_config,
-)
+from darkroom.engine.families.wan.blocks import Attention, WanBlock
+from darkroom.engine.families.wan.config import NORM_EPS, WanConfig, wan_config
+from darkroom.engine.families.wan.transformer import Inputs, VideoTokens, WanTransformer, rotations_at, video_places
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.shapes import Shapes
 from darkroom.engine.layers.unet_layers import Options

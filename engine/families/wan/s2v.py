@@ -15,17 +15,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from darkroom.engine.families.wan.blocks import Attention
+from darkroom.engine.families.wan.config import WanConfig, wan_config
 from darkroom.engine.families.wan.motion_encoder import PastConv1d, settled
-from darkroom.engine.families.wan.transformer import (
-    Attention,
-    Inputs,
-    VideoTokens,
-    WanConfig,
-    WanTransformer,
-    rotations_at,
-    video_places,
-    wan_config,
-)
+from darkroom.engine.families.wan.transformer import Inputs, VideoTokens, WanTransformer, rotations_at, video_places
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.patches import PATCH
 from darkroom.engine.layers.shapes import Shapes, count_children

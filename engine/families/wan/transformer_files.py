@@ -10,9 +10,10 @@ from torch import nn
 from darkroom.engine.families.base import Match, TensorIndex
 from darkroom.engine.families.transformer_files import PREFIX, detect_by, transformer
 from darkroom.engine.families.wan.animate import FACES, WanAnimateConfig, WanAnimateTransformer, wan_animate_config
+from darkroom.engine.families.wan.config import FIRST, FLOAT32_ENDS, MARK, WanConfig, wan_config
 from darkroom.engine.families.wan.humo import SPEECH, HumoConfig, HumoTransformer, humo_config
 from darkroom.engine.families.wan.s2v import AUDIO, WanS2vConfig, WanS2vTransformer, wan_s2v_config
-from darkroom.engine.families.wan.transformer import FIRST, FLOAT32_ENDS, MARK, WanConfig, WanTransformer, wan_config
+from darkroom.engine.families.wan.transformer import WanTransformer
 from darkroom.engine.families.wan.vace import (
     CAMERA,
     CONTROLS,

@@ -14,15 +14,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from darkroom.engine.families.wan.transformer import (
-    Float32Conv3d,
-    Inputs,
-    VideoTokens,
-    WanBlock,
-    WanConfig,
-    WanTransformer,
-    wan_config,
-)
+from darkroom.engine.families.wan.blocks import Float32Conv3d, WanBlock
+from darkroom.engine.families.wan.config import WanConfig, wan_config
+from darkroom.engine.families.wan.transformer import Inputs, VideoTokens, WanTransformer
 from darkroom.engine.layers.basic import Conv2d, Linear
 from darkroom.engine.layers.patches import PATCH, tokens_of
 from darkroom.engine.layers.shapes import Shapes, count_children

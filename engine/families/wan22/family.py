@@ -14,7 +14,7 @@ from darkroom.engine.families.base import (
 )
 from darkroom.engine.families.text.t5 import umt5_xxl
 from darkroom.engine.families.transformer_files import always
-from darkroom.engine.families.wan.transformer import WanConfig
+from darkroom.engine.families.wan.config import WanConfig
 from darkroom.engine.families.wan.transformer_files import NETWORK, channels_of, find
 from darkroom.engine.families.wan22.denoiser import FramesVideoDenoiser
 from darkroom.engine.families.wan22.vae_files import WAN22_CHANNELS, WAN22_VAE, Wan22LatentFormat

@@ -55,9 +55,10 @@ from darkroom.engine.families.sd3.controlnet import (
 from darkroom.engine.families.sd3.transformer import Sd3Config, Sd3Transformer
 from darkroom.engine.families.stable_audio.transformer import StableAudioConfig, StableAudioTransformer
 from darkroom.engine.families.wan.animate import FaceAttention
+from darkroom.engine.families.wan.config import WanConfig
 from darkroom.engine.families.wan.humo import HumoConfig, HumoTransformer
 from darkroom.engine.families.wan.s2v import WanS2vConfig, WanS2vTransformer
-from darkroom.engine.families.wan.transformer import WanConfig, WanTransformer
+from darkroom.engine.families.wan.transformer import WanTransformer
 from darkroom.engine.families.wan.vace import WanVaceConfig, WanVaceTransformer
 from darkroom.engine.formats.unfilled import give_memory, unfilled
 from darkroom.engine.layers.rotary import rotations

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from darkroom.engine.families.wan.transformer import WanConfig, WanTransformer, video_places, wan_config
+from darkroom.engine.families.wan.config import WanConfig, wan_config
+from darkroom.engine.families.wan.transformer import WanTransformer, video_places
 
 CONFIG = WanConfig(width=128, num_blocks=2, inner_width=96, context_dim=24, in_channels=4, out_channels=4)
 
