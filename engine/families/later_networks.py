@@ -98,7 +98,6 @@ LATER_NETWORKS: tuple[LaterNetwork, ...] = (
     LaterNetwork("SeedVR2", (), (), {"blocks.35.mlp.vid.proj_out.weight": (0, 3072)}),
     LaterNetwork("SeedVR2", ("blocks.31.mlp.all.proj_in_gate.weight",)),
     LaterNetwork("SeedVR2", ("blocks.35.mlp.all.proj_in_gate.weight",)),
-    LaterNetwork("Wan 2.2 Animate 2", (WAN_LAST,), config=("model_type", "animate2")),
     LaterNetwork("FlowRVS", (WAN_LAST,), config=("model_type", "flow_rvs")),
     LaterNetwork("Wan CausalAR", (WAN_LAST,), config=("causal_ar", True)),
     LaterNetwork("SCAIL-2", (WAN_LAST, "patch_embedding_mask.weight")),

@@ -16,10 +16,12 @@ from darkroom.engine.families.base import (
     ModelFamily,
     Parameterisation,
     TensorIndex,
+    TensorReader,
 )
 from darkroom.engine.families.text.t5 import umt5_xxl
-from darkroom.engine.families.transformer_files import always
 from darkroom.engine.families.wan.animate import FACES
+from darkroom.engine.families.wan.animate2 import MODEL_TYPE as ANIMATE2
+from darkroom.engine.families.wan.animate2_denoiser import FollowingVideoDenoiser
 from darkroom.engine.families.wan.config import WanConfig
 from darkroom.engine.families.wan.denoiser import (
     AnimatedVideoDenoiser,
@@ -31,7 +33,7 @@ from darkroom.engine.families.wan.denoiser import (
 )
 from darkroom.engine.families.wan.humo import SPEECH
 from darkroom.engine.families.wan.s2v import AUDIO
-from darkroom.engine.families.wan.transformer_files import NETWORK, channels_of, find
+from darkroom.engine.families.wan.transformer_files import NETWORK, channels_of, described_type, find
 from darkroom.engine.families.wan.vace import CAMERA, CONTROLS
 from darkroom.engine.families.wan.vae_files import LATENT_CHANNELS, WAN_VAE, WanLatentFormat
 from darkroom.engine.families.wan.video_denoiser import VideoDenoiser
@@ -42,6 +44,7 @@ DEFAULT = Defaults(
     video_latent="EmptyHunyuanLatentVideo", frames=81, frame_rate=16.0, frames_ratio=4,
 )  # fmt: skip
 FLOW = Parameterisation(flow_of, {"shift": 8.0})
+SHIFTED = {ANIMATE2: Parameterisation(flow_of, {"shift": 5.0})}  # by variant
 MERGED_BLOCKS = (
     "patch_embedding.", "time_embedding.", "time_projection.", "text_embedding.", "img_emb.",
     *(f"blocks.{index}." for index in range(40)), "head.",
@@ -58,7 +61,13 @@ def detect(index: TensorIndex) -> Match | None:
         return None
     by_layer = next((name for layer, name in BY_LAYER.items() if layer in match.names), None)
     by_channels = BY_CHANNELS.get(channels_of(index, match)[0], "control")
-    return Match(match.specificity, match.names, by_channels if by_layer is None else by_layer)
+    by_tensors = by_channels if by_layer is None else by_layer
+    return Match(match.specificity, match.names, described_type(index.metadata) or by_tensors)
+
+
+def parameterise(match: Match, file: TensorReader) -> Parameterisation:
+    """Return how the network's output is read, which its variant tells."""
+    return SHIFTED.get(match.variant, FLOW)
 
 
 FAMILY = ModelFamily(
@@ -67,14 +76,14 @@ FAMILY = ModelFamily(
     file_words=("wan21", "wan2", "wan22", "wanvace"),
     other_file_words=("wan25", "wan26", "wan27"),
     detect=detect,
-    parameterise=always(FLOW),
+    parameterise=parameterise,
     denoiser=NETWORK,
     denoiser_type=VideoDenoiser,
     text=(umt5_xxl(),),
     vae=WAN_VAE,
     latent_format=WanLatentFormat,
     denoiser_lora_keys=plain_keys,
-    variants=dict.fromkeys(("", "image", "control", *BY_LAYER.values()), ()),
+    variants=dict.fromkeys(("", "image", "control", *BY_LAYER.values(), ANIMATE2), ()),
     variant_types={
         "image": ImageVideoDenoiser,
         "vace": ControlledVideoDenoiser,
@@ -82,6 +91,7 @@ FAMILY = ModelFamily(
         "sound": AudioVideoDenoiser,
         "speech": SpeechVideoDenoiser,
         "animate": AnimatedVideoDenoiser,
+        ANIMATE2: FollowingVideoDenoiser,
     },
     comfyui=ComfyUiNames("Wan21", ("wan",), {"ModelMergeWAN2_1": MERGED_BLOCKS}),
     default=DEFAULT,

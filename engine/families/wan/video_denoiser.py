@@ -51,7 +51,7 @@ class VideoDenoiser(TextTokensDenoiser):
         parts = torch.split(image, self.latent_format.latent_channels, dim=1)
         return torch.cat([self.process_latent_in(part) for part in parts], dim=1)
 
-    def _seen(self, tokens: torch.Tensor) -> torch.Tensor:
+    def seen_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return an image encoder's tokens [B, T, D]. Raises ValueError for those of another encoder's width."""
         config: Any = self.diffusion_model.config
         if config.image_dim and tokens.shape[-1] != config.image_dim:
@@ -75,7 +75,7 @@ class VideoDenoiser(TextTokensDenoiser):
         inputs = super().extra_conds(**kwargs)
         seen = kwargs.get("clip_vision_output")
         if seen is not None:
-            inputs["clip_fea"] = RegularInput(self._seen(seen.penultimate_hidden_states))
+            inputs["clip_fea"] = RegularInput(self.seen_tokens(seen.penultimate_hidden_states))
         if kwargs.get("time_dim_concat") is not None:
             inputs["time_dim_concat"] = RegularInput(self.process_latent_in(kwargs["time_dim_concat"]))
         references = kwargs.get("reference_latents")

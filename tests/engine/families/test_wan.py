@@ -29,17 +29,22 @@ class Network(torch.nn.Module):
         ("wan/wan_t2v", "wan", ""), ("wan/wan_i2v", "wan", "image"), ("wan/wan22_i2v_low", "wan", "image"),
         ("wan/wan_fun_control", "wan", "control"), ("wan/wan22_fun_control", "wan", "control"),
         ("wan/wan_vace", "wan", "vace"), ("wan/wan22_camera", "wan", "camera"), ("wan/wan22_animate", "wan", "animate"),
+        ("wan/wan_animate2", "wan", "animate2"),
         ("wan/wan22_s2v", "wan", "sound"), ("wan/wan_humo", "wan", "speech"), ("wan22/wan22_5b", "wan22", ""),
         ("wan22/wan22_5b_fun_control", "wan22", "control"),
     ],
 )  # fmt: skip
 def test_a_network_is_known_by_its_layers_and_built_with_them(layout: str, family: str, variant: str) -> None:
-    tensors = json.loads((LAYOUTS / f"{layout}.json").read_text("utf-8"))["tensors"]
-    shapes = {name: tuple(shape) for name, shape in tensors.items()}
-    found = registry.recognise(TensorIndex(shapes))
+    stored = json.loads((LAYOUTS / f"{layout}.json").read_text("utf-8"))
+    shapes = {name: tuple(shape) for name, shape in stored["tensors"].items()}
+    metadata = {name: json.dumps(text) for name, text in stored.get("metadata", {}).items()}
+    found = registry.recognise(TensorIndex(shapes, metadata))
     assert (found.family.name, found.match.variant) == (family, variant)
+    denoiser = found.family.denoiser
     with unfilled():
-        network = found.family.denoiser.build(found.family.denoiser.configure(shapes))
+        network = denoiser.build(denoiser.as_described(denoiser.configure(shapes), metadata))
+    described = {name: json.dumps(text) for name, text in denoiser.description(network.config).items()}
+    assert described == metadata
     assert {name: tuple(weight.shape) for name, weight in network.state_dict().items()} == shapes
 
 

@@ -55,6 +55,7 @@ from darkroom.engine.families.sd3.controlnet import (
 from darkroom.engine.families.sd3.transformer import Sd3Config, Sd3Transformer
 from darkroom.engine.families.stable_audio.transformer import StableAudioConfig, StableAudioTransformer
 from darkroom.engine.families.wan.animate import FaceAttention
+from darkroom.engine.families.wan.animate2 import WanAnimate2Config, WanAnimate2Transformer
 from darkroom.engine.families.wan.config import WanConfig
 from darkroom.engine.families.wan.humo import HumoConfig, HumoTransformer
 from darkroom.engine.families.wan.s2v import WanS2vConfig, WanS2vTransformer
@@ -376,6 +377,10 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
     "wan with speech": SmallTransformer(
         lambda: HumoTransformer(SPEECH),
         _video(4, 24, 1000.0, audio_embed=lambda drawn: drawn(BATCH, 3, 8, 5, 8)),
+    ),
+    "wan with poses of a video": SmallTransformer(
+        lambda: WanAnimate2Transformer(WanAnimate2Config(**{**WAN, "in_channels": 12}, image_dim=16)),
+        _video(12, 24, 1000.0, pose_latents=lambda drawn: drawn(BATCH, 4, 2, 4, 6)),
     ),
     "wan with faces": SmallTransformer(
         lambda: FaceAttention(256), lambda drawn: {"x": drawn(2, 12, 256), "faces": drawn(2, 3, 5, 256)}

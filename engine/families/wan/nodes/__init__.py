@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from darkroom.engine.families.wan.nodes import animation, audio, cameras, context, controls, images, latents, tracks
+from darkroom.engine.families.wan.nodes import (
+    animate2,
+    animation,
+    audio,
+    cameras,
+    context,
+    controls,
+    images,
+    latents,
+    tracks,
+)
 
 NODES = (
-    *latents.NODES, *images.NODES, *controls.NODES, *cameras.NODES, *tracks.NODES, *animation.NODES,
+    *latents.NODES, *images.NODES, *controls.NODES, *cameras.NODES, *tracks.NODES, *animation.NODES, *animate2.NODES,
     *audio.NODES, *context.NODES,
 )  # fmt: skip

@@ -17,6 +17,7 @@ from darkroom.engine.families.wan.nodes.latents import (
     Side,
     fitted,
     grey_video,
+    held_to,
     num_latent_frames,
     per_latent_frame,
 )
@@ -108,8 +109,7 @@ def wan_animate_to_video(
     poses = _from(pose_video, video_frame_offset)
     if poses is not None:
         poses = fitted(poses[:length], width, height, "area")[..., :3]
-        missing = poses[-1:].expand(length - poses.shape[0], -1, -1, -1)
-        guide.set(pose_video_latent=vae.encode(torch.cat([poses, missing])))
+        guide.set(pose_video_latent=vae.encode(held_to(poses, length)))
     faces = _from(face_video, video_frame_offset)
     if faces is not None:
         pixels = fitted(faces[:length], FACE_PX, FACE_PX, "area").movedim(-1, 0)[None] * 2.0 - 1.0  # [1, 3, F, H, W]

@@ -57,6 +57,12 @@ def fitted(frames: torch.Tensor, width: int, height: int, method: str = "bilinea
     return resize_image(frames, width, height, method, "center")
 
 
+def held_to(frames: torch.Tensor, length: int) -> torch.Tensor:
+    """Return frames [F, H, W, C] with the last one repeated up to `length` frames."""
+    missing = frames[-1:].expand(max(0, length - frames.shape[0]), -1, -1, -1)
+    return torch.cat([frames, missing])
+
+
 def grey_video(length: int, width: int, height: int, channels: int = 3) -> torch.Tensor:
     """Return frames [length, height, width, channels] of grey."""
     return torch.full((length, height, width, channels), GREY)
