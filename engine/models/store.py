@@ -39,6 +39,7 @@ from darkroom.engine.models.random_weights import random_networks
 from darkroom.engine.models.recent_models import RecentModels
 from darkroom.engine.models.vae import Vae
 from darkroom.engine.models.vae_of import vae_of
+from darkroom.engine.models.vision_models import VisionModels
 from darkroom.engine.models.weight_handle import WeightHandle
 from darkroom.engine.text.clip_encoding import TextEncoderSet
 from darkroom.engine.text.clip_tokens import BytePairs, TokenizerSet
@@ -49,7 +50,9 @@ DEFAULT_TEXT_TYPE = "stable_diffusion"  # of ComfyUI's loader nodes
 
 
 class ModelStore:
-    """Loader of MODEL, CLIP and VAE by the name of their file; `auxiliary` loads the other kinds of models.
+    """Loader of MODEL, CLIP and VAE by the name of their file.
+
+    `auxiliary` loads the models that are used along with a MODEL, `vision` those that work on images alone.
 
     `files` has the networks that are read. For the arguments after `device` see `LoadedFiles`.
     """
@@ -67,6 +70,7 @@ class ModelStore:
     ) -> None:
         self.files = LoadedFiles(folders, keep, recent, make_room, on_read)
         self.auxiliary = AuxiliaryModels(self.files, types)
+        self.vision = VisionModels(self.files, types)
         self._folders = folders
         self._types = types
         self._device = device

@@ -126,6 +126,8 @@ FAMILY_RULES = (
     Rule(r"^wan_vae:decoder\.head\.2\.weight$", gain=0.6),
     Rule(r"(per_channel_statistics\.mean-of-means|latents_mean)$", deviation=0.2),
     Rule(r"per_channel_statistics\.", deviation=0.1, mean=1.0),
+    # networks that work on images alone
+    Rule(r"fuse\.output_conv\.weight$", gain=0.15),
     # autoencoders of audio
     Rule(r"\.layers\.\d+\.alpha$", deviation=0.1, mean=-1.0),
     Rule(r"(\.weight_g|\.weight\.original0)$", deviation=0.1, mean=0.6),
@@ -166,6 +168,8 @@ def family_weights(model: str, key: str, shape: Sequence[int], last_block: int |
         drawn *= np.float32(0.05)
         if key.endswith("norm1.bias") and ".transformer_blocks." in key and model.startswith("sd2_v"):
             drawn *= np.float32(4)  # v-prediction of SD 2 is known by their deviation, above 0.09
+        if key == "fuse.output_conv.bias":
+            drawn += np.float32(0.5)  # FILM's images
         return drawn
     rule = _first((*CONTROL_RULES, *ADAPTER_RULES), key)
     if rule is PLAIN:

@@ -36,6 +36,11 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "classifiers": ("classifiers",),
     "model_patches": ("model_patches",),
     "audio_encoders": ("audio_encoders",),
+    "background_removal": ("background_removal",),
+    "frame_interpolation": ("frame_interpolation",),
+    "geometry_estimation": ("geometry_estimation",),
+    "optical_flow": ("optical_flow",),
+    "detection": ("detection",),
 }
 LEGACY_KINDS: Mapping[str, str] = {"unet": "diffusion_models", "clip": "text_encoders"}
 # Kinds of files in the folders of another kind, by their own endings; ComfyUI-GGUF's names.

@@ -1,0 +1,1 @@
+"""Networks that compute the frames between two frames of a video."""

@@ -1,0 +1,24 @@
+"""Models that read or change images on their own, without a MODEL beside them."""
+
+from __future__ import annotations
+
+from darkroom.engine.models.kinds.frame_interpolation.frame_interpolator import FrameInterpolator
+from darkroom.engine.models.kinds.frame_interpolation.load_frame_interpolation import load_frame_interpolation
+from darkroom.engine.models.load import LoadTypes
+from darkroom.engine.models.loaded_files import LoadedFiles
+
+
+class VisionModels:
+    """Loader of such models, by the name of their file.
+
+    All raise `BadModelFile`, also when there is no such file.
+    """
+
+    def __init__(self, files: LoadedFiles, types: LoadTypes) -> None:
+        self._files = files
+        self._types = types
+
+    def frame_interpolator(self, name: str) -> FrameInterpolator:
+        path, to = self._files.path_of("frame_interpolation", name), self._types.to
+        handle = self._files.one(path, "frame interpolation", lambda: load_frame_interpolation(path, to=to))
+        return FrameInterpolator(handle)
