@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from darkroom.engine.models.kinds.frame_interpolation.frame_interpolator import FrameInterpolator
 from darkroom.engine.models.kinds.frame_interpolation.load_frame_interpolation import load_frame_interpolation
+from darkroom.engine.models.kinds.optical_flow.flow_estimator import FlowEstimator
+from darkroom.engine.models.kinds.optical_flow.load_optical_flow import load_optical_flow
 from darkroom.engine.models.load import LoadTypes
 from darkroom.engine.models.loaded_files import LoadedFiles
 
@@ -22,3 +24,7 @@ class VisionModels:
         path, to = self._files.path_of("frame_interpolation", name), self._types.to
         handle = self._files.one(path, "frame interpolation", lambda: load_frame_interpolation(path, to=to))
         return FrameInterpolator(handle)
+
+    def flow_estimator(self, name: str) -> FlowEstimator:
+        path, to = self._files.path_of("optical_flow", name), self._types.to
+        return FlowEstimator(self._files.one(path, "optical flow", lambda: load_optical_flow(path, to=to)))

@@ -23,6 +23,7 @@ from darkroom.engine.media.video import Audio, VideoInput
 from darkroom.engine.models.clip import Clip
 from darkroom.engine.models.kinds.audio_encoder_value import AudioEncoder, AudioEncoderOutput
 from darkroom.engine.models.kinds.frame_interpolation.frame_interpolator import FrameInterpolator
+from darkroom.engine.models.kinds.optical_flow.flow_estimator import FlowEstimator
 from darkroom.engine.models.model import Model
 from darkroom.engine.models.patching.module_patcher import ModulePatcher
 from darkroom.engine.models.shape_vae import Voxel
@@ -114,6 +115,7 @@ AUDIO = Annotated[Audio, Socket("AUDIO")]
 AUDIO_ENCODER = Annotated[AudioEncoder, Socket("AUDIO_ENCODER")]
 AUDIO_ENCODER_OUTPUT = Annotated[AudioEncoderOutput, Socket("AUDIO_ENCODER_OUTPUT")]
 INTERP_MODEL = Annotated[FrameInterpolator, Socket("INTERP_MODEL")]
+OPTICAL_FLOW = Annotated[FlowEstimator, Socket("OPTICAL_FLOW")]
 VOXEL = Annotated[Voxel, Socket("VOXEL")]
 MESH = Annotated[Mesh, Socket("MESH")]
 SPLAT = Annotated[Splat, Socket("SPLAT")]

@@ -1,0 +1,1 @@
+"""Networks that estimate how pixels move from one frame to another."""
