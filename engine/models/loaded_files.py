@@ -25,7 +25,7 @@ ROLES: Mapping[str, str] = {
     "unet": "unet", "diffusers unet": "unet", "controlnet": "controlnet", "controlnet upon": "controlnet",
     "clip": "text_encoder", "clip on the CPU": "text_encoder", "clip vision": "vision", "vae": "vae",
     "further vae": "vae",
-    "photomaker": "vision", "audio encoder": "vision",
+    "photomaker": "vision", "audio encoder": "vision", "background removal": "vision",
 }  # fmt: skip
 
 

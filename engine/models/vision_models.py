@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import torch
+
+from darkroom.engine.models.kinds.background_removal.background_remover import BackgroundRemover
+from darkroom.engine.models.kinds.background_removal.load_background_removal import load_background_removal
 from darkroom.engine.models.kinds.frame_interpolation.frame_interpolator import FrameInterpolator
 from darkroom.engine.models.kinds.frame_interpolation.load_frame_interpolation import load_frame_interpolation
 from darkroom.engine.models.kinds.optical_flow.flow_estimator import FlowEstimator
@@ -28,3 +32,11 @@ class VisionModels:
     def flow_estimator(self, name: str) -> FlowEstimator:
         path, to = self._files.path_of("optical_flow", name), self._types.to
         return FlowEstimator(self._files.one(path, "optical flow", lambda: load_optical_flow(path, to=to)))
+
+    def background_remover(self, name: str) -> BackgroundRemover:
+        path, types = self._files.path_of("background_removal", name), self._types
+
+        def load() -> torch.nn.Module:
+            return load_background_removal(path, types.vision, to=types.to)
+
+        return BackgroundRemover(self._files.one(path, "background removal", load))

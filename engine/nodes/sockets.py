@@ -22,6 +22,7 @@ from darkroom.engine.media.splats.splat import Splat
 from darkroom.engine.media.video import Audio, VideoInput
 from darkroom.engine.models.clip import Clip
 from darkroom.engine.models.kinds.audio_encoder_value import AudioEncoder, AudioEncoderOutput
+from darkroom.engine.models.kinds.background_removal.background_remover import BackgroundRemover
 from darkroom.engine.models.kinds.frame_interpolation.frame_interpolator import FrameInterpolator
 from darkroom.engine.models.kinds.optical_flow.flow_estimator import FlowEstimator
 from darkroom.engine.models.model import Model
@@ -116,6 +117,7 @@ AUDIO_ENCODER = Annotated[AudioEncoder, Socket("AUDIO_ENCODER")]
 AUDIO_ENCODER_OUTPUT = Annotated[AudioEncoderOutput, Socket("AUDIO_ENCODER_OUTPUT")]
 INTERP_MODEL = Annotated[FrameInterpolator, Socket("INTERP_MODEL")]
 OPTICAL_FLOW = Annotated[FlowEstimator, Socket("OPTICAL_FLOW")]
+BACKGROUND_REMOVAL = Annotated[BackgroundRemover, Socket("BACKGROUND_REMOVAL")]
 VOXEL = Annotated[Voxel, Socket("VOXEL")]
 MESH = Annotated[Mesh, Socket("MESH")]
 SPLAT = Annotated[Splat, Socket("SPLAT")]

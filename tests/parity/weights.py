@@ -128,6 +128,7 @@ FAMILY_RULES = (
     Rule(r"per_channel_statistics\.", deviation=0.1, mean=1.0),
     # networks that work on images alone
     Rule(r"fuse\.output_conv\.weight$", gain=0.15),
+    Rule(r"decoder\.conv_out1\.0\.weight$", gain=30.0),
     # autoencoders of audio
     Rule(r"\.layers\.\d+\.alpha$", deviation=0.1, mean=-1.0),
     Rule(r"(\.weight_g|\.weight\.original0)$", deviation=0.1, mean=0.6),

@@ -1,0 +1,1 @@
+"""Networks that tell the foreground of an image from its background."""
