@@ -201,7 +201,7 @@ def cells_apart(height: int, width: int, window: int, device: torch.device) -> t
     part = [_parts_of(side + -side % window, window, shift, device) for side in (height, width)]
     regions = (part[0][:, None] * 3 + part[1])[None, :, :, None]
     cells = to_windows(regions, window)[0, :, :, 0]  # [windows, N]
-    return torch.ne(cells[:, None, :], cells[:, :, None]) * APART
+    return torch.ne(cells[:, None, :], cells[:, :, None]).mul(APART)
 
 
 def _parts_of(side: int, window: int, shift: int, device: torch.device) -> torch.Tensor:
