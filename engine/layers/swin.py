@@ -201,10 +201,11 @@ def cells_apart(height: int, width: int, window: int, device: torch.device) -> t
     part = [_parts_of(side + -side % window, window, shift, device) for side in (height, width)]
     regions = (part[0][:, None] * 3 + part[1])[None, :, :, None]
     cells = to_windows(regions, window)[0, :, :, 0]  # [windows, N]
-    return torch.ne(cells[:, None, :], cells[:, :, None]).mul(APART)
+    apart: torch.Tensor = torch.ne(cells[:, None, :], cells[:, :, None]) * APART
+    return apart
 
 
 def _parts_of(side: int, window: int, shift: int, device: torch.device) -> torch.Tensor:
     """Return 0 for cells before the last window, 1 for those of it that stay together, 2 for those from the start."""
     place = torch.arange(side, device=device)
-    return (place >= side - window).long() + (place >= side - shift).long()
+    return torch.ge(place, side - window).long() + torch.ge(place, side - shift).long()

@@ -8,6 +8,8 @@ from darkroom.engine.models.kinds.background_removal.background_remover import B
 from darkroom.engine.models.kinds.background_removal.load_background_removal import load_background_removal
 from darkroom.engine.models.kinds.frame_interpolation.frame_interpolator import FrameInterpolator
 from darkroom.engine.models.kinds.frame_interpolation.load_frame_interpolation import load_frame_interpolation
+from darkroom.engine.models.kinds.geometry.depth_estimator import DepthEstimator
+from darkroom.engine.models.kinds.geometry.load_depth_anything import load_depth_anything
 from darkroom.engine.models.kinds.optical_flow.flow_estimator import FlowEstimator
 from darkroom.engine.models.kinds.optical_flow.load_optical_flow import load_optical_flow
 from darkroom.engine.models.load import LoadTypes
@@ -40,3 +42,9 @@ class VisionModels:
             return load_background_removal(path, types.vision, to=types.to)
 
         return BackgroundRemover(self._files.one(path, "background removal", load))
+
+    def depth_estimator(self, name: str, rounded_to: torch.dtype | None) -> DepthEstimator:
+        """Load Depth Anything 3, its weights rounded to a type unless that is None."""
+        path, to = self._files.path_of("geometry_estimation", name), self._types.to
+        part = ("depth anything", rounded_to)
+        return DepthEstimator(self._files.one(path, part, lambda: load_depth_anything(path, rounded_to, to=to)))

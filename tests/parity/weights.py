@@ -127,6 +127,7 @@ FAMILY_RULES = (
     Rule(r"(per_channel_statistics\.mean-of-means|latents_mean)$", deviation=0.2),
     Rule(r"per_channel_statistics\.", deviation=0.1, mean=1.0),
     # networks that work on images alone
+    Rule(r"^da3_\w+:.*(position_embeddings|camera_token|cls_token)$", deviation=0.3),
     Rule(r"fuse\.output_conv\.weight$", gain=0.15),
     Rule(r"decoder\.conv_out1\.0\.weight$", gain=30.0),
     # autoencoders of audio

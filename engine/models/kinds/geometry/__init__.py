@@ -1,0 +1,1 @@
+"""Networks that estimate the geometry of what images show."""
