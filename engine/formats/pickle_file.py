@@ -86,14 +86,16 @@ class PickleFile:
 
 
 def state_dictionary(content: object) -> dict[str, torch.Tensor]:
-    """Return the named tensors of a training program's file, from under `state_dict` or the only key there is.
+    """Return the named tensors of a training program's file.
 
-    Empty where more than `MAX_WRAPPINGS` dictionaries are around them, as in one that contains itself.
+    They are under `state_dict`, under `model` beside a `model_config` (MoGe's), or under the only key there is. Empty
+    where more than `MAX_WRAPPINGS` dictionaries are around them, as in one that contains itself.
     """
     for _ in range(MAX_WRAPPINGS):
         if not isinstance(content, Mapping):
             return {}
-        inner = content.get("state_dict", next(iter(content.values())) if len(content) == 1 else None)
+        alone = next(iter(content.values())) if len(content) == 1 else None
+        inner = content.get("state_dict", content.get("model") if "model_config" in content else alone)
         if not isinstance(inner, Mapping):
             return {str(name): value for name, value in content.items() if is_plain(value)}
         content = inner

@@ -8,6 +8,7 @@ SKY = 0.3  # probability from which a pixel is of the sky
 LEAST_SPAN = 1e-6
 LEAST_PIXELS = 10  # of the sky and of the rest, below which depth in the sky is kept
 FAR, NEAR = 0.99, 0.01  # quantiles
+OUTER = 0.001  # likewise, of nearness
 
 
 def percentile_depth(depth: torch.Tensor, sky: torch.Tensor | None) -> torch.Tensor:
@@ -41,6 +42,30 @@ def quantile(values: torch.Tensor, share: float) -> float:
     below = int(position)
     first, second = (float(ordered[min(index, len(ordered) - 1)]) for index in (below, below + 1))
     return first + (second - first) * (position - below)
+
+
+def percentile_nearness(depth: torch.Tensor) -> torch.Tensor:
+    """Return the inverse of depth [H, W], scaled to 0..1 between its outer thousandths; 0 where there is none."""
+    is_valid = depth.isfinite() & (depth > 0)
+    if not bool(is_valid.any()):
+        return torch.zeros_like(depth)
+    nearness = torch.where(is_valid, 1 / depth.clamp(min=LEAST_SPAN), 0.0)
+    least, most = (quantile(nearness[is_valid], share) for share in (OUTER, 1 - OUTER))
+    return torch.where(is_valid, ((nearness - least) / max(most - least, LEAST_SPAN)).clamp(0, 1), 0.0)
+
+
+def normals_of_points(points: torch.Tensor) -> torch.Tensor:
+    """Return the normals towards the camera of points [H, W, 3] that are right, down and ahead; 0 where there are none.
+
+    Those at the border of the image have a side of length 0, and no normal.
+    """
+    is_valid = points.isfinite().all(dim=-1, keepdim=True)
+    known = torch.where(is_valid, points, 0.0)
+    across, down = torch.zeros_like(known), torch.zeros_like(known)
+    across[:, 1:-1] = known[:, 2:] - known[:, :-2]
+    down[1:-1] = known[2:] - known[:-2]
+    normals = torch.nn.functional.normalize(torch.linalg.cross(down, across), dim=-1)
+    return torch.where(is_valid, normals, 0.0)
 
 
 def scaled_confidence(confidence: torch.Tensor) -> torch.Tensor:

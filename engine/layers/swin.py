@@ -188,7 +188,8 @@ def relative_positions(window: int, device: torch.device) -> torch.Tensor:
     rows, columns = torch.meshgrid(*[torch.arange(window, device=device)] * 2, indexing="ij")
     cells = torch.stack((rows, columns)).flatten(1)
     down, right = cells[:, :, None] - cells[:, None, :] + (window - 1)
-    return down * (2 * window - 1) + right
+    rows_of_table: torch.Tensor = down * (2 * window - 1) + right
+    return rows_of_table
 
 
 def cells_apart(height: int, width: int, window: int, device: torch.device) -> torch.Tensor:

@@ -26,6 +26,7 @@ ROLES: Mapping[str, str] = {
     "clip": "text_encoder", "clip on the CPU": "text_encoder", "clip vision": "vision", "vae": "vae",
     "further vae": "vae",
     "photomaker": "vision", "audio encoder": "vision", "background removal": "vision",
+    "moge": "vision",
 }  # fmt: skip
 
 

@@ -9,7 +9,9 @@ from darkroom.engine.models.kinds.background_removal.load_background_removal imp
 from darkroom.engine.models.kinds.frame_interpolation.frame_interpolator import FrameInterpolator
 from darkroom.engine.models.kinds.frame_interpolation.load_frame_interpolation import load_frame_interpolation
 from darkroom.engine.models.kinds.geometry.depth_estimator import DepthEstimator
+from darkroom.engine.models.kinds.geometry.geometry_estimator import GeometryEstimator
 from darkroom.engine.models.kinds.geometry.load_depth_anything import load_depth_anything
+from darkroom.engine.models.kinds.geometry.load_moge import load_moge
 from darkroom.engine.models.kinds.optical_flow.flow_estimator import FlowEstimator
 from darkroom.engine.models.kinds.optical_flow.load_optical_flow import load_optical_flow
 from darkroom.engine.models.load import LoadTypes
@@ -48,3 +50,11 @@ class VisionModels:
         path, to = self._files.path_of("geometry_estimation", name), self._types.to
         part = ("depth anything", rounded_to)
         return DepthEstimator(self._files.one(path, part, lambda: load_depth_anything(path, rounded_to, to=to)))
+
+    def geometry_estimator(self, name: str) -> GeometryEstimator:
+        path, types = self._files.path_of("geometry_estimation", name), self._types
+
+        def load() -> torch.nn.Module:
+            return load_moge(path, types.vision, to=types.to)
+
+        return GeometryEstimator(self._files.one(path, "moge", load))

@@ -25,6 +25,7 @@ from darkroom.engine.models.kinds.audio_encoder_value import AudioEncoder, Audio
 from darkroom.engine.models.kinds.background_removal.background_remover import BackgroundRemover
 from darkroom.engine.models.kinds.frame_interpolation.frame_interpolator import FrameInterpolator
 from darkroom.engine.models.kinds.geometry.depth_estimator import DepthEstimator, DepthGeometry
+from darkroom.engine.models.kinds.geometry.geometry_estimator import GeometryEstimator, MogeGeometry
 from darkroom.engine.models.kinds.optical_flow.flow_estimator import FlowEstimator
 from darkroom.engine.models.model import Model
 from darkroom.engine.models.patching.module_patcher import ModulePatcher
@@ -121,6 +122,8 @@ OPTICAL_FLOW = Annotated[FlowEstimator, Socket("OPTICAL_FLOW")]
 BACKGROUND_REMOVAL = Annotated[BackgroundRemover, Socket("BACKGROUND_REMOVAL")]
 DA3_MODEL = Annotated[DepthEstimator, Socket("DA3_MODEL")]
 DA3_GEOMETRY = Annotated[DepthGeometry, Socket("DA3_GEOMETRY")]
+MOGE_MODEL = Annotated[GeometryEstimator, Socket("MOGE_MODEL")]
+MOGE_GEOMETRY = Annotated[MogeGeometry, Socket("MOGE_GEOMETRY")]
 VOXEL = Annotated[Voxel, Socket("VOXEL")]
 MESH = Annotated[Mesh, Socket("MESH")]
 SPLAT = Annotated[Splat, Socket("SPLAT")]

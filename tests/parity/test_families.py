@@ -37,7 +37,7 @@ FAST = {
         "latent_cut_to_batch", "painter", "regions", "tiles",
     ),
     "vision_nodes": ("frames_film", "frames_rife", "frames_rife_raw_odd_size", "background_birefnet", "da3_mono_sky",
-        "da3_small_batch", "da3_views"),
+        "da3_small_batch", "da3_views", "moge_v1", "moge_v2", "moge_panorama"),
     "templates": ("image_flux2", "image_krea2_turbo_t2i", "image_sdxl_simple", "utility-gan_upscaler"),
     "later_sampling": ("flux_nag", "flux_scale_rope", "ltxv_windows", "node_cfg_override_two", "prompt_japanese"),
 }  # fmt: skip

@@ -38,6 +38,9 @@ CONSTANTS = {
 }
 """Settings that a file holds as tensors, by key."""
 
+MEANS_OF_BIASES = {"fuse.output_conv.bias": 0.5, "head.output_block.1.2.bias": 4.0}
+"""Of FILM's images, which are not black then, and of MoGe's first mask, which has all pixels then."""
+
 ADAPTER_RULES = (
     Rule(r"\.(dora_scale|rescale|set_weight)$", deviation=0.1, mean=1.0),
     Rule(r"\.(w_norm|b_norm|diff|diff_b)$", gain=0.3),
@@ -170,8 +173,7 @@ def family_weights(model: str, key: str, shape: Sequence[int], last_block: int |
         drawn *= np.float32(0.05)
         if key.endswith("norm1.bias") and ".transformer_blocks." in key and model.startswith("sd2_v"):
             drawn *= np.float32(4)  # v-prediction of SD 2 is known by their deviation, above 0.09
-        if key == "fuse.output_conv.bias":
-            drawn += np.float32(0.5)  # FILM's images
+        drawn += np.float32(MEANS_OF_BIASES.get(key, 0.0))
         return drawn
     rule = _first((*CONTROL_RULES, *ADAPTER_RULES), key)
     if rule is PLAIN:
