@@ -22,10 +22,13 @@ from darkroom.engine.families.wan.nodes.latents import (
 )
 from darkroom.engine.families.wan.pose_cache import Place, keeping_poses
 from darkroom.engine.families.wan.pose_states import OPTION, Storage
-from darkroom.engine.nodes.base import Combo, Float, Int, NodeContext, Optional, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Count, Negative, Positive, Start
+from darkroom.engine.nodes.markers import Optional, Out
 from darkroom.engine.nodes.sockets import CONDITIONING, INT, MODEL, VAE, Conditioning
+from darkroom.engine.nodes.widgets import Combo, Float, Int
 
 CATEGORY = "model/conditioning/wan/animate"
 CONTINUED_FRAMES = 1  # of earlier frames that the video goes on from

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from darkroom.contract.graph.facts import NodeFacts
-from darkroom.engine.nodes.base import ModelCombo, NodeContext, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Out
 from darkroom.engine.nodes.sockets import BACKGROUND_REMOVAL, IMAGE, MASK
+from darkroom.engine.nodes.widgets import ModelCombo
 
 MODULE = "comfy_extras.nodes_bg_removal"
 

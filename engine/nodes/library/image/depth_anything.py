@@ -14,8 +14,12 @@ from darkroom.engine.media.mesh import Mesh
 from darkroom.engine.media.surfaces.grid_mesh import grid_mesh
 from darkroom.engine.models.kinds.geometry.depth_estimator import DepthGeometry
 from darkroom.engine.models.kinds.geometry.reference_view import STRATEGIES
-from darkroom.engine.nodes.base import Combo, DynamicChoice, Field, Flag, Float, Int, ModelCombo, NodeContext, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Out
+from darkroom.engine.nodes.parameters import DynamicChoice, Field
 from darkroom.engine.nodes.sockets import DA3_GEOMETRY, DA3_MODEL, IMAGE, MESH
+from darkroom.engine.nodes.widgets import Combo, Flag, Float, Int, ModelCombo
 
 MODULE = "comfy_extras.nodes_depth_anything_3"
 CATEGORY = "image/geometry estimation"

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from darkroom.contract.graph.facts import NodeFacts
-from darkroom.engine.nodes.base import ModelCombo, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import OPTICAL_FLOW
+from darkroom.engine.nodes.widgets import ModelCombo
 
 
 @node(
