@@ -93,7 +93,8 @@ def misplaced(prompt: dict[str, Any], declared: dict[str, Any]) -> Iterator[str]
     """Yield texts that are the names of model files: a text has no range in which that would be seen."""
     for node_id, node in prompt.items():
         for section in ("required", "optional"):
-            for name, (kind, *options) in declared[node["class_type"]]["input"].get(section, {}).items():
+            known = declared.get(node["class_type"], {"input": {}})  # classes that are not there are problems already
+            for name, (kind, *options) in known["input"].get(section, {}).items():
                 value = node["inputs"].get(name)
                 is_text = kind == "STRING" and options and options[0].get("multiline")
                 if is_text and isinstance(value, str) and value.strip().lower().endswith(MODELS):
