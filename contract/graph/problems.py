@@ -19,7 +19,7 @@ Via = tuple[InputSpec, list[Any]] | None
 def range_problem(spec: InputSpec, value: object) -> Problem | None:
     """Return the problem of a value of the declared type: out of range, or none of the choices; else None."""
     options = spec.options
-    if options:
+    if options and not spec.takes_word(value):
         low, high = options.get("min"), options.get("max")
         try:
             if low is not None and value < low:

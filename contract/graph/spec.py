@@ -50,7 +50,7 @@ class InputSpec:
     type: str | Sequence[Any]
     options: Mapping[str, Any] = field(default_factory=dict)
     section: Section = "required"
-    is_open: bool = False  # the choices are what is offered; other values may be good too
+    is_open: bool = False  # the choices are what is offered, other values may be good too; a number may be a word
     is_one_folder: bool = False  # the choices are the files of one folder; names in other folders may be good too
     is_listed: bool = False  # declared, and so shown, with no options in the place of options; hidden: as a list
     is_unfollowed: bool = False  # the node gets the link itself, and what it leads to does not run for it
@@ -71,6 +71,10 @@ class InputSpec:
         if self.options.get("multiselect") and isinstance(value, list):
             return all(item in choices for item in value)
         return value in choices or (self.is_one_folder and names_another_folder(value))
+
+    def takes_word(self, value: object) -> bool:
+        """Return True for a text in the place of a number that the node reads itself, as later releases have them."""
+        return self.is_open and self.choices is None and isinstance(value, str) and value.isalpha()
 
     def allowed(self) -> object:
         """Return the values that a prompt may give, for programs: the choices, or the type with its range."""

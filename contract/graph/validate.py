@@ -544,7 +544,7 @@ def cast_value(spec: InputSpec, value: Any) -> Any:
     if type(declared) is not str:
         return _cast_by_equality(declared, value) if isinstance(declared, str) else value
     cast = _CASTS.get(declared)
-    return value if cast is None or type(value) is cast else cast(value)
+    return value if cast is None or type(value) is cast or spec.takes_word(value) else cast(value)
 
 
 def _cast_by_equality(declared: str, value: Any) -> Any:

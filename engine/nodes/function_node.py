@@ -20,7 +20,7 @@ from darkroom.engine.nodes.base import (
 )
 from darkroom.engine.nodes.markers import Socket
 from darkroom.engine.nodes.parameters import Parameter
-from darkroom.engine.nodes.widgets import InputFile, ModelFile, PromptText, Widget
+from darkroom.engine.nodes.widgets import InputFile, ModelFile, PromptText, Widget, WordOrInt
 
 LOADED_TYPES = frozenset({"MODEL", "CLIP", "VAE", "CLIP_VISION"})  # of which a file may lack one
 
@@ -136,7 +136,7 @@ class FunctionNode(NodeClass):
         unchecked = {
             item.name: item.marker
             for item in self.parameters
-            if isinstance(item.marker, InputFile | ModelFile | PromptText) and item.name not in names
+            if isinstance(item.marker, InputFile | ModelFile | PromptText | WordOrInt) and item.name not in names
         }
         if own is None and not unchecked:
             return None

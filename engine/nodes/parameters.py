@@ -10,7 +10,7 @@ from typing import Any
 from darkroom.contract.graph.spec import DYNAMIC_COMBO, GROWING, InputSpec, Section, ValueDict
 from darkroom.engine.nodes.base import NodeEnvironment
 from darkroom.engine.nodes.markers import Hidden, Socket
-from darkroom.engine.nodes.widgets import InputFile, OpenChoice, OpenCombo, Widget
+from darkroom.engine.nodes.widgets import InputFile, OpenChoice, OpenCombo, Widget, WordOrInt
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Parameter:
         options = {**self.marker.options_in(environment), **advanced}
         if self.default is not inspect.Parameter.empty and self.default is not None:
             options = {"default": self.default, **options}
-        is_open = isinstance(self.marker, InputFile | OpenCombo | OpenChoice)  # files are checked by name
+        is_open = isinstance(self.marker, InputFile | OpenCombo | OpenChoice | WordOrInt)  # files are checked by name
         return InputSpec(
             self.name,
             self.marker.type_in(environment),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,26 @@ class Int(Widget):
 
     def type_in(self, environment: NodeEnvironment) -> str:
         return "INT"
+
+
+@dataclass(frozen=True)
+class WordOrInt(Int):
+    """`Int` that takes one of these words too, which later releases of ComfyUI have in its place."""
+
+    words: tuple[str, ...] = ()
+
+    def options(self) -> ValueDict:
+        return {key: value for key, value in Int.options(self).items() if key != "words"}
+
+    def complaint(self, environment: NodeEnvironment, value: object) -> str | None:
+        """Return the fault of a text that is none of the words, or of a number out of range; else None."""
+        low, high = -math.inf if self.min is None else self.min, math.inf if self.max is None else self.max
+        if value is None or value in self.words or (isinstance(value, int) and low <= value <= high):
+            return None
+        return f"got {value!r}, expected {self.min} to {self.max} or one of: {', '.join(self.words)}"
+
+    def facts(self, name: str) -> NodeFacts:
+        return NodeFacts(open=(name,))
 
 
 @dataclass(frozen=True)

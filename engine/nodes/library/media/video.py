@@ -33,7 +33,7 @@ from darkroom.engine.nodes.library.media.video_choices import FORMATS, chosen_en
 from darkroom.engine.nodes.markers import Hidden, Optional, Out, Socket, Streams
 from darkroom.engine.nodes.parameters import DynamicChoice
 from darkroom.engine.nodes.sockets import AUDIO, COMBO, FLOAT, FRAMES, IMAGE, INT, VIDEO
-from darkroom.engine.nodes.widgets import Combo, FilePrefix, Flag, Float, InputCombo, InputFile, Int
+from darkroom.engine.nodes.widgets import Combo, FilePrefix, Flag, Float, InputCombo, InputFile, WordOrInt
 
 CATEGORY = "video"
 MODULE = "comfy_extras.nodes_video"
@@ -90,9 +90,12 @@ def create_video(
     images: FRAMES,
     fps: Annotated[float, Float(min=1.0, max=120.0, step=1.0)] = 30.0,
     audio: Annotated[AUDIO | None, Optional()] = None,
-    bit_depth: Annotated[int, Int(min=8, max=10, step=2, extra={"display": "number"}), Optional()] = 8,
+    bit_depth: Annotated[
+        int | str, WordOrInt(min=8, max=10, step=2, words=(AUTO,), extra={"display": "number"}), Optional()
+    ] = 8,
 ) -> VIDEO:
-    """Create a video from images."""
+    """Create a video from images. `auto` bits of a channel, of later releases, are those of sRGB: 8."""
+    bit_depth = 8 if isinstance(bit_depth, str) else bit_depth
     if isinstance(images, FrameStream):
         if context.output_is_streamed():
             return VideoFromFrames(images, Fraction(fps), audio, bit_depth)

@@ -68,6 +68,18 @@ def test_a_format_brings_its_codecs_and_a_codec_how_to_encode(studio: Studio) ->
     assert get_video_components(context, video=VideoFromFile(path))[3:] == (10, "HDR")
 
 
+@pytest.mark.parametrize(("given", "bits"), [("auto", 8), (8, 8), ("10", 10), (10, 10)])
+def test_bits_of_a_channel_may_be_the_word_of_later_releases(studio: Studio, given: object, bits: int) -> None:
+    [path] = studio.files(studio.run(making(bit_depth=given, color_space="sRGB")), "save")
+    context: Any = None
+    assert get_video_components(context, video=VideoFromFile(path))[3] == bits
+
+
+@pytest.mark.parametrize("given", ["most", "", 12, True])
+def test_other_words_and_bits_are_refused(studio: Studio, given: object) -> None:
+    assert problem_of(studio, making(bit_depth=given)).startswith("bit_depth")
+
+
 def test_a_codec_that_a_format_does_not_hold_is_refused(studio: Studio) -> None:
     prompt = making()
     prompt["save"]["inputs"].update({"format": "webm", "format.codec": "h264"})
