@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from darkroom.engine.diffusion.steps_reported import ProgressCallback
+
 StreamShapes = tuple[tuple[int, ...], ...]
 """The shapes of the streams of a packed latent, batch first."""
 
@@ -151,3 +153,14 @@ def packed_mask(
     masks = (streams_of(mask) or [mask])[: len(shapes)]
     masks += [torch.ones(shape) for shape in shapes[len(masks) :]]
     return packed([resize(item, torch.Size(shape)) for item, shape in zip(masks, shapes, strict=True)]).float()
+
+
+def nested_callback(callback: ProgressCallback, shapes: StreamShapes) -> ProgressCallback:
+    """Return a callback that is given packed latents, and gives nested ones to `callback`."""
+
+    def report(step: int, denoised: Any, x: Any, num_steps: int) -> None:
+        first, second = (NestedLatent(unpacked(latent, shapes)) for latent in (denoised, x))
+        nested: tuple[Any, Any] = (first, second)
+        callback(step, nested[0], nested[1], num_steps)
+
+    return report

@@ -25,6 +25,7 @@ from darkroom.engine.diffusion.nested_latent import (
     NestedLatent,
     StreamShapes,
     by_stream,
+    nested_callback,
     packed,
     packed_mask,
     shapes_of,
@@ -421,7 +422,7 @@ class Guider:
         try:
             samples = self._attempted(
                 packed(streams_of(noise)), packed(streams), sampler, sigmas, mask,
-                None if callback is None else _nested_callback(callback, shapes), disable_pbar, seed,
+                None if callback is None else nested_callback(callback, shapes), disable_pbar, seed,
             )  # fmt: skip
         finally:
             self.stream_shapes = ()
@@ -479,16 +480,6 @@ class Guider:
         finally:
             self.model_options = original_options
             self.conds = {}
-
-
-def _nested_callback(callback: ProgressCallback, shapes: StreamShapes) -> ProgressCallback:
-    """Return a callback that is given packed latents, and gives nested ones to `callback`."""
-
-    def report(step: int, denoised: Any, x: Any, num_steps: int) -> object:
-        nested: list[Any] = [NestedLatent(unpacked(latent, shapes)) for latent in (denoised, x)]
-        return callback(step, *nested, num_steps)
-
-    return report
 
 
 def scaled_latent(network: Any, latent_image: torch.Tensor, shapes: StreamShapes = ()) -> torch.Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from darkroom.engine.families.minimax_h3.layout import Guide, Reference
-from darkroom.engine.families.minimax_h3.transformer import audio_tokens, video_tokens
+from darkroom.engine.families.minimax_h3.tokens import audio_tokens, video_tokens
 
 KEYFRAMES, REFERENCES, TAGS = "minimax_keyframes", "minimax_refs", "minimax_token_tags"  # ComfyUI's options
 VIDEO_NOISE, AUDIO_NOISE = "minimax_visual_cond_noise_aug", "minimax_audio_cond_noise_aug"
@@ -50,9 +50,10 @@ def given_tokens(
     """
     videos = [video_tokens(item.video.float()) for item in items if item.video is not None]
     audio = [audio_tokens(item.audio.float()) for item in items if item.audio is not None and item.audio.shape[-1]]
-    both = ((videos, times[0], seed), (audio, times[1], seed + 1))
-    video, sound = (_joined([_with_noise(item, *how) for item in tokens]) for tokens, *how in both)
-    return video, sound
+    return (
+        _joined([_with_noise(item, times[0], seed) for item in videos]),
+        _joined([_with_noise(item, times[1], seed + 1) for item in audio]),
+    )
 
 
 def _with_noise(tokens: torch.Tensor, time: float, seed: int) -> torch.Tensor:

@@ -20,8 +20,9 @@ from darkroom.engine.families.minimax_h3.conditions import (
 )
 from darkroom.engine.families.minimax_h3.layout import CELLS, PackedLayout, Source, flat, packed_layout
 from darkroom.engine.families.minimax_h3.masks import token_levels, token_masks
+from darkroom.engine.families.minimax_h3.noise_levels import AUDIO_TIME, VIDEO_TIME
 from darkroom.engine.families.minimax_h3.sampling import AudioVideoFlow, shifted_again
-from darkroom.engine.families.minimax_h3.transformer import AUDIO_TIME, LEAST_SIGMA, VIDEO_TIME
+from darkroom.engine.families.minimax_h3.transformer import LEAST_SIGMA
 
 NODE = "MiniMaxH3SigmaShift"
 
@@ -41,9 +42,8 @@ class MiniMaxH3Denoiser(Denoiser):
         """
         inputs = super().extra_conds(**kwargs)
         shapes = _checked_shapes(kwargs.get("latent_shapes"))
-        context = self.diffusion_model.refined_text(
-            kwargs["cross_attn"].to(device=kwargs["device"], dtype=self.compute_dtype)
-        )
+        network: Any = self.diffusion_model
+        context = network.refined_text(kwargs["cross_attn"].to(device=kwargs["device"], dtype=self.compute_dtype))
         inputs["c_crossattn"] = RegularInput(context)
         seen = (float(kwargs.get(VIDEO_NOISE) or VIDEO_TIME), float(kwargs.get(AUDIO_NOISE) or AUDIO_TIME))
         layout, given = _arranged(kwargs, context.shape[1], shapes, seen)
@@ -102,7 +102,8 @@ class MiniMaxH3Denoiser(Denoiser):
 
     def _carried(self, sigma: torch.Tensor) -> torch.Tensor:
         """Return the factor [B, 1, 1, 1] from audio in the loudness of clean one to what samplers carry at a level."""
-        flow, scale = self.model_sampling, self.audio_scale()
+        flow: Any = self.model_sampling
+        scale = self.audio_scale()
         if scale == 1.0:
             return torch.ones(1, 1, 1, 1, device=sigma.device)
         level = sigma.clamp(min=LEAST_SIGMA)

@@ -41,7 +41,8 @@ def as_described(config: MiniMaxH3Config, metadata: Mapping[str, str]) -> MiniMa
     """
     try:
         described: dict[str, Any] = json.loads(metadata.get(METADATA, "{}")).get("transformer") or {}
-        return replace(config, **{name: float(described[name]) for name in DESCRIBED if name in described})
+        told: dict[str, Any] = {name: float(described[name]) for name in DESCRIBED if name in described}
+        return replace(config, **told)
     except (ValueError, AttributeError, TypeError) as error:
         raise NotRecognised(f"a network of videos with metadata that do not describe it ({error})") from error
 

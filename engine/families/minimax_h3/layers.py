@@ -89,7 +89,7 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor, rotation: Rotation | None, options: Options | None) -> torch.Tensor:
         """Return [B, S, D]. `rotation` is that of queries and keys, None for tokens without positions."""
         q, k, v = self.qkv_proj(x).chunk(3, dim=-1)
-        q, k = (item.unflatten(-1, (self.heads, self.head_dim)) for item in (q, k))  # [B, S, H, W]
+        q, k = (item.reshape(*item.shape[:2], self.heads, self.head_dim) for item in (q, k))  # [B, S, H, W]
         q, k = self.rotary_heads([(q, self.q_norm)], [(k, self.k_norm)], rotation)
         attended = optimized_attention(q.flatten(2), k.flatten(2), v, self.heads, transformer_options=options)
         out: torch.Tensor = self.out_proj(attended)
@@ -160,7 +160,7 @@ class AdalnProj(nn.Module):
 
     def forward(self, times: torch.Tensor) -> torch.Tensor:
         tables: torch.Tensor = self.linear(times if self.reads_curve else functional.silu(times))
-        return tables.unflatten(-1, self.shape)
+        return tables.view(*tables.shape[:-1], *self.shape)
 
 
 def modulators(tables: torch.Tensor, stretches: Sequence[Modulated]) -> list[Modulator]:

@@ -50,5 +50,5 @@ def _levels(tokens: torch.Tensor) -> TokenLevels | None:
     """Return the levels of tokens in the order of the network's; None where all are painted."""
     if bool((tokens >= NEARLY_ONE).all()):
         return None
-    values, by_token = tokens.flatten().unique(return_inverse=True)
+    values, by_token = torch.unique(tokens.flatten(), return_inverse=True)
     return TokenLevels(values[None], by_token[None])

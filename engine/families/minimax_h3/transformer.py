@@ -12,11 +12,10 @@ functions in place of blocks, by `("double_block", i)`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from darkroom.engine.families.minimax_h3.layers import (
     DitBlock,
@@ -27,14 +26,15 @@ from darkroom.engine.families.minimax_h3.layers import (
     TimeEmbedder,
     TokenRefiner,
 )
-from darkroom.engine.families.minimax_h3.layout import AUDIO_CHANNELS, CELLS, Source, Stretch, Time, from_flat
+from darkroom.engine.families.minimax_h3.layout import CELLS, Source, Stretch, from_flat
+from darkroom.engine.families.minimax_h3.noise_levels import AUDIO_TIME, VIDEO_TIME, NoiseLevels, levels_of
 from darkroom.engine.families.minimax_h3.sampling import shifted_again
+from darkroom.engine.families.minimax_h3.tokens import audio_of, audio_tokens, padded, video_of, video_tokens
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.unet_layers import Options
 
 VIDEO_SHIFT, AUDIO_SHIFT = "minimax_h3_sigma_shift_video", "minimax_h3_sigma_shift_audio"  # transformer options
-VIDEO_TIME, AUDIO_TIME = 0.999, 1.0  # least times of what the network is given; 1 is without noise
 LEAST_SIGMA = 1e-6
 TIMESTEP_FACTOR = 1000.0
 MARK, AUDIO_MARK = "video_patch_proj.weight", "audio_patch_proj.weight"
@@ -77,16 +77,6 @@ def minimax_h3_config(shapes: Shapes) -> MiniMaxH3Config:
     )
 
 
-class Levels(NamedTuple):
-    """Noise levels of tokens of a stream: the values [B, K] of a mask, 1 for a token of the stream's own level.
-
-    `by_token` [n] is the index of each token's value.
-    """
-
-    values: torch.Tensor
-    by_token: torch.Tensor
-
-
 class MiniMaxH3Transformer(nn.Module):
     """`forward([video [B, C, t, h, w], audio [B, C, 2, T]], timesteps [B], context [B, L, D])` -> the same two.
 
@@ -94,7 +84,7 @@ class MiniMaxH3Transformer(nn.Module):
     `positions` [B, S, 3] those of its tokens, float32. `given_video` [B, n, 4 C] and `given_audio` [B, n, C] are the
     tokens that the network is given, in the order of the sequence, float32; `given_times` the least times at which it
     sees them. `video_levels` and `audio_levels` [B, K] are values of masks, with `video_level_of` and `audio_level_of`
-    [n] as `Levels` has them. The sampler carries the audio `audio_scale` times as loud as a clean one; see
+    [n] as `noise_levels.Levels` has them. The sampler carries the audio `audio_scale` times as loud as a clean one; see
     `sampling.AudioVideoFlow`. Built without weights being drawn when a `torch.device("meta")` context is open.
     """
 
@@ -157,10 +147,10 @@ class MiniMaxH3Transformer(nn.Module):
         if audio_scale != 1.0:
             audio = carried * _for_audio(audio_sigma / sigma).to(carried.dtype)
             slope = 1.0 + (audio_scale - 1.0) * audio_sigma
-        masks = (_levels(video_levels, video_level_of), _levels(audio_levels, audio_level_of))
+        masks = (levels_of(video_levels, video_level_of), levels_of(audio_levels, audio_level_of))
         velocities = self._velocities(
             video, audio, context, options, from_flat(stretches), positions,
-            (given_video, given_audio), _Times(sigma, audio_sigma, given_times, masks),
+            (given_video, given_audio), NoiseLevels(sigma, audio_sigma, given_times, masks),
         )  # fmt: skip
         if audio_scale != 1.0:  # of what the sampler carries
             velocities[1] = (1.0 - audio_scale) * audio + _for_audio(slope).to(audio.dtype) * velocities[1]
@@ -182,11 +172,11 @@ class MiniMaxH3Transformer(nn.Module):
         stretches: Sequence[Stretch],
         positions: torch.Tensor,
         given: tuple[torch.Tensor | None, torch.Tensor | None],
-        times: _Times,
+        times: NoiseLevels,
     ) -> list[torch.Tensor]:
         """Return the velocities of the video and of the audio: their noise less what is clean."""
-        padded = _padded(video)
-        tokens = {Source.VIDEO: video_tokens(padded.float()), Source.AUDIO: audio_tokens(audio.float())}
+        whole = padded(video)
+        tokens = {Source.VIDEO: video_tokens(whole.float()), Source.AUDIO: audio_tokens(audio.float())}
         tokens = {
             source: own if shown is None else torch.cat([shown.to(own), own], dim=1)
             for (source, own), shown in zip(tokens.items(), given, strict=True)
@@ -208,7 +198,7 @@ class MiniMaxH3Transformer(nn.Module):
             h[:, -num_video:], h[:, -num_video - num_audio : -num_video], embedded,
             [modulated[-1].level, modulated[-2].level],
         )  # fmt: skip
-        made = video_of(rows, padded.shape)[..., : video.shape[-2], : video.shape[-1]]
+        made = video_of(rows, whole.shape)[..., : video.shape[-2], : video.shape[-1]]
         return [-made.to(video.dtype), -audio_of(audio_rows).to(audio.dtype)]
 
     def _through_blocks(
@@ -239,7 +229,7 @@ class MiniMaxH3Transformer(nn.Module):
         """
         if not self.config.curve_points:
             embedded: torch.Tensor = self.time_embedder(times.flatten()).to(dtype)
-            return embedded.unflatten(0, times.shape)
+            return embedded.view(*times.shape, -1)
         at = times.clamp(0.0, 1.0) * (self.config.curve_points - 1)
         below = at.floor().long().clamp(max=self.config.curve_points - 2)
         table = self.adaln_t_table.to(at)
@@ -249,41 +239,6 @@ class MiniMaxH3Transformer(nn.Module):
         """Return the rotation of pairs of channels: by time, then by row, then by column."""
         angles = (positions[..., None] * self.rope["inv_freq"].to(positions)).flatten(2)[:, :, None]  # [B, S, 1, pairs]
         return angles.cos().to(dtype), angles.sin().to(dtype)
-
-
-class _Times(NamedTuple):
-    """Noise levels [B] of both streams, the least times of what is given, and the masks of both streams."""
-
-    sigma: torch.Tensor
-    audio_sigma: torch.Tensor
-    given: Sequence[float]
-    masks: tuple[Levels | None, Levels | None]
-
-    def all(self) -> torch.Tensor:
-        """Return the times [B, M] of `Time`, then those of masked tokens; a kept one is seen nearly without noise."""
-        video, audio = (1.0 - sigma[:, None] for sigma in (self.sigma, self.audio_sigma))
-        times = [video, audio, video.clamp(min=self.given[0]), audio.clamp(min=self.given[1])]
-        for mask, sigma, least in zip(
-            self.masks, (self.sigma, self.audio_sigma), (VIDEO_TIME, AUDIO_TIME), strict=True
-        ):
-            if mask is not None:
-                most = (1.0 - sigma[:, None]).clamp(min=least)
-                times.append(torch.minimum(1.0 - mask.values * sigma[:, None], most))
-        return torch.cat(times, dim=1)
-
-    def level_of(self, stretch: Stretch) -> int | torch.Tensor:
-        """Return the index of a stretch's time, or of each of its tokens."""
-        video, audio = self.masks
-        if stretch.time == Time.VIDEO and stretch.source == Source.VIDEO and video is not None:
-            return video.by_token + len(Time)
-        if stretch.time == Time.AUDIO and audio is not None:
-            before = 0 if video is None else video.values.shape[1]
-            return audio.by_token + len(Time) + before
-        return stretch.time
-
-
-def _levels(values: torch.Tensor | None, by_token: torch.Tensor | None) -> Levels | None:
-    return None if values is None or by_token is None else Levels(values.float(), by_token[0])
 
 
 def _as_function(block: nn.Module) -> BlockFunction:
@@ -306,33 +261,3 @@ def _in_sequence(tokens: dict[Source, torch.Tensor], stretches: Sequence[Stretch
 def _for_audio(factor: torch.Tensor) -> torch.Tensor:
     """Return factors [B] to multiply audio [B, C, 2, T] with."""
     return factor.view(-1, 1, 1, 1)
-
-
-def _padded(video: torch.Tensor) -> torch.Tensor:
-    """Return a video [B, C, t, h, w] with whole tokens, by wrapping around."""
-    below, right = (-side % CELLS for side in video.shape[-2:])
-    return functional.pad(video, (0, right, 0, below, 0, 0), mode="circular") if below or right else video
-
-
-def video_tokens(video: torch.Tensor) -> torch.Tensor:
-    """Return the tokens [B, t * h/2 * w/2, C * 4] of a video [B, C, t, h, w], channels outermost."""
-    batch, channels, frames, height, width = video.shape
-    cells = video.reshape(batch, channels, frames, height // CELLS, CELLS, width // CELLS, CELLS)
-    return cells.permute(0, 2, 3, 5, 1, 4, 6).reshape(batch, -1, channels * CELLS**2)
-
-
-def video_of(tokens: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Return tokens [B, n, C * 4], channels outermost, as a video of a shape [B, C, t, h, w]."""
-    _, channels, frames, height, width = shape
-    cells = tokens.reshape(-1, frames, height // CELLS, width // CELLS, channels, CELLS, CELLS)
-    return cells.permute(0, 4, 1, 2, 5, 3, 6).reshape(-1, channels, frames, height, width)
-
-
-def audio_tokens(audio: torch.Tensor) -> torch.Tensor:
-    """Return the tokens [B, 2 T, C] of stereo audio [B, C, 2, T]: the left channel's, then the right's."""
-    return audio.flatten(2).transpose(1, 2)
-
-
-def audio_of(tokens: torch.Tensor) -> torch.Tensor:
-    """Return tokens [B, 2 T, C] as stereo audio [B, C, 2, T]."""
-    return tokens.transpose(1, 2).unflatten(-1, (AUDIO_CHANNELS, -1))

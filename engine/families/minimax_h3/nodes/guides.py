@@ -1,4 +1,4 @@
-"""Images, short videos and audio that a video passes through at any of its frames."""
+"""Images, short videos and audio that are anchored at any frame of a video."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 
 from darkroom.engine.diffusion.nested_latent import streams_of
 from darkroom.engine.families.minimax_h3.conditions import KEYFRAMES
+from darkroom.engine.families.minimax_h3.latents import VIDEO_CHANNELS
 from darkroom.engine.families.minimax_h3.layout import FRAME_SPAN
 from darkroom.engine.families.minimax_h3.nodes.inputs import (
     CATEGORY,
     MODULE,
-    VIDEO_CHANNELS,
     Positive,
     encoded,
     encoded_audio,
@@ -41,28 +41,28 @@ def minimax_h3_add_guide(
     audio: Annotated[AUDIO | None, Optional()] = None,
     frame_idx: Annotated[int, Int(min=-9999, max=9999)] = 0,
 ) -> Positive:
-    """Let a video show an image or a short video, or be heard with audio, from a frame on; negative ones from its end.
+    """Anchor an image, a short video or audio at a frame of a video; negative frames count from its end.
 
-    Of fewer than five images the first one is shown, of more of them as many as a video may have. Audio is cut to the
+    Of fewer than five images the first one is used, of more of them as many as a video may have. Audio is cut to the
     video's length.
     """
-    video, sound = _streams(latent)
+    video, own_audio = _streams(latent)
     if image is None and audio is None:
-        raise ValueError("image: nothing to be shown or heard; got neither image nor audio, expected one of them")
-    frames, shown = frames_of(video.shape[2]), 1
+        raise ValueError("image: nothing to anchor; got neither image nor audio, expected one of them")
+    frames, num_given = frames_of(video.shape[2]), 1
     if image is not None and image.shape[0] >= LEAST_FRAMES:
-        shown = frames_below(image.shape[0])
+        num_given = frames_below(image.shape[0])
     frame = frame_idx if frame_idx >= 0 else frames + frame_idx
-    if frame < 0 or frame + shown > frames:
+    if frame < 0 or frame + num_given > frames:
         raise ValueError(
-            f"frame_idx: the guide is not within the video; got frame {frame_idx} for {shown} frames, expected "
-            f"{-frames} to {frames - shown} in a video of {frames} frames"
+            f"frame_idx: the guide is not within the video; got frame {frame_idx} for {num_given} frames, expected "
+            f"{-frames} to {frames - num_given} in a video of {frames} frames"
         )
     guide: dict[str, Any] = {"resolved_frame_index": frame}
     if image is not None:
-        guide["latent"] = _encoded_frames(vae, image[:shown], video)
+        guide["latent"] = _encoded_frames(vae, image[:num_given], video)
     if audio is not None:
-        guide["audio_latent"] = _encoded_audio(audio_vae, audio, sound.shape[-1], frame)
+        guide["audio_latent"] = _encoded_audio(audio_vae, audio, own_audio.shape[-1], frame)
     earlier = positive[0][1].get(KEYFRAMES, []) if positive else []
     return with_options(positive, **{KEYFRAMES: [*earlier, guide]})
 

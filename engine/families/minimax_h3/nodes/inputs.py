@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import torch
 
 from darkroom.engine.diffusion.nested_latent import NestedLatent
+from darkroom.engine.families.minimax_h3.latents import AUDIO_CHANNELS, SIDES, VIDEO_CHANNELS
 from darkroom.engine.families.minimax_h3.sizes import CELL_PX, audio_frames, latent_frames
 from darkroom.engine.images.pixels import resize_image
 from darkroom.engine.media.resample import resample
@@ -19,7 +20,6 @@ from darkroom.engine.nodes.widgets import Int, PromptText
 
 MODULE = "comfy_extras.nodes_minimax_h3"
 CATEGORY = "model/conditioning/minimax"
-VIDEO_CHANNELS, AUDIO_CHANNELS, SIDES = 24, 32, 2
 MAX_LENGTH = 3600
 
 Prompt = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]

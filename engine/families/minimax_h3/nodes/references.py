@@ -46,8 +46,8 @@ def _grown(name: str, socket: str, most: int) -> Growing:
 
 Images = Annotated[Mapping[str, torch.Tensor], _grown("ref_image", "IMAGE", 9), Optional()]
 Videos = Annotated[Mapping[str, torch.Tensor], _grown("ref_video", "IMAGE", 3), Optional()]
-Soundtracks = Annotated[Mapping[str, Audio], _grown("ref_video_audio", "AUDIO", 3), Optional()]
-Sounds = Annotated[Mapping[str, Audio], _grown("ref_audio", "AUDIO", 3), Optional()]
+VideoAudios = Annotated[Mapping[str, Audio], _grown("ref_video_audio", "AUDIO", 3), Optional()]
+Audios = Annotated[Mapping[str, Audio], _grown("ref_audio", "AUDIO", 3), Optional()]
 
 Seen = list[dict[str, Any]]  # for the text encoder, in the order of the references
 Given = list[dict[str, Any]]  # for the network
@@ -68,22 +68,22 @@ def minimax_h3_reference_to_video(
     ref_image_size: Annotated[str, Combo(("match", "max"))] = "match",
     ref_images: Images,
     ref_videos: Videos,
-    ref_video_audios: Soundtracks,
-    ref_audios: Sounds,
+    ref_video_audios: VideoAudios,
+    ref_audios: Audios,
 ) -> tuple[Positive, LATENT]:
-    """Encode a prompt with what it refers to, and return the empty latent of the video.
+    """Encode a prompt with its references, and return the empty latent of the video.
 
-    Images are seen at most as large as the video with `match`, with a short side of at most 2048 pixels with `max`.
-    The audio of the same number belongs to a video. Videos are cut to the length of the one that is made.
+    Images are made at most as large as the video with `match`, with a short side of at most 2048 pixels with `max`.
+    The audio of the same number belongs to a video. Reference videos are cut to the length of the generated one.
     """
     frames = frames_above(length)
     seen: Seen = []
     given: Given = []
     for image in _present(ref_images).values():
         _add_image(vae, image, width * height if ref_image_size == "match" else None, seen, given)
-    soundtracks = _present(ref_video_audios)
+    video_audios = _present(ref_video_audios)
     for name, video in _present(ref_videos).items():
-        audio = soundtracks.get(f"ref_video_audio_{name.rpartition('_')[2]}")
+        audio = video_audios.get(f"ref_video_audio_{name.rpartition('_')[2]}")
         _add_video(vae, video[:frames], seen, given, None if audio is None else encoded_audio(audio_vae, audio))
     for audio in _present(ref_audios).values():
         seen.append({"type": "audio"})

@@ -22,7 +22,7 @@ POSITIVE: Any = [[torch.zeros(1, 4, 8), {}]]
 class VideoEncoder(Vae):
     """A VAE of videos that returns zeros, and keeps the sizes of what it is given."""
 
-    latent_channels = 24  # type: ignore[assignment]
+    latent_channels = 24
 
     def __init__(self) -> None:
         self.given: list[tuple[int, ...]] = []
@@ -37,8 +37,8 @@ class VideoEncoder(Vae):
 class AudioEncoder(AudioVae):
     """A VAE of audio with 40 latent frames a second at 32 kHz."""
 
-    latent_channels = 32  # type: ignore[assignment]
-    sample_rate_hz = 32000  # type: ignore[assignment]
+    latent_channels = 32
+    sample_rate_hz = 32000
 
     def __init__(self) -> None:
         pass
@@ -122,7 +122,7 @@ def test_guides_follow_those_before_them_and_count_from_the_end() -> None:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({}, "image: nothing to be shown"),
+        ({}, "image: nothing to anchor"),
         ({"image": images(1)}, "vae: an image needs a VAE"),
         ({"audio": audio(1.0)}, "audio_vae: audio needs a VAE"),
         ({"image": images(5), "vae": VideoEncoder(), "frame_idx": 18}, "got frame 18 for 5 frames, expected -22 to 17"),

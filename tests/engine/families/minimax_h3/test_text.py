@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from darkroom.engine.families.minimax_h3.text import (
-    PAIR,
     QWEN,
     VISION_END,
     VISION_START,
@@ -21,6 +20,7 @@ from darkroom.engine.families.text.qwen3_vl import fits as fits_smaller
 from darkroom.engine.formats.unfilled import unfilled
 from darkroom.engine.text.image_places import SeenImage
 from darkroom.engine.text.language_tokens import qwen3
+from darkroom.engine.text.qwen_encoding import PAIR
 from darkroom.engine.text.qwen_tokens import PAD_TOKEN
 
 IMAGE = torch.zeros(1, 8, 8, 3)
