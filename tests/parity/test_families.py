@@ -20,6 +20,7 @@ FAST = {
     ),
     "minimax_h3": ("h3_guide_image_and_audio",),
     "zero123": ("zero123_batched_cfg_1",),
+    "ace_step15": ("ace15_reference_with_codes",),
     "cascade": ("cascade_control_super_resolution",),
     "core_nodes": (
         "batches_and_alpha", "feather_sides", "guidance_and_sampling_options", "latent_composites_and_batches",

@@ -55,9 +55,9 @@ def filtered(scores: torch.Tensor, sampling: CodeSampling) -> torch.Tensor:
 class CodeDraws:
     """Draws of codes, one after the other, among the tokens of the whole vocabulary."""
 
-    def __init__(self, sampling: CodeSampling, num_tokens: int, device: torch.device) -> None:
+    def __init__(self, sampling: CodeSampling, num_tokens: int) -> None:
         self.sampling, self.num_tokens = sampling, num_tokens
-        self._generator = torch.Generator(device=device).manual_seed(sampling.seed)
+        self._generator: torch.Generator | None = None
 
     def draw(self, scores: torch.Tensor) -> torch.Tensor:
         """Return a token [1] by the scores [B, V] of codes after the prompt and after the negative one."""
@@ -67,6 +67,8 @@ class CodeDraws:
         scores = filtered(scores, sampling)
         if sampling.temperature <= 0.0:
             return scores.argmax(dim=-1) + FIRST_CODE
+        if self._generator is None:
+            self._generator = torch.Generator(device=scores.device).manual_seed(sampling.seed)
         # Draws depend on the number of tokens: the others take part with a probability of 0.
         every = scores.new_full((1, self.num_tokens), torch.finfo(scores.dtype).min)
         every[:, FIRST_CODE:CODES_END] = scores / sampling.temperature
@@ -87,7 +89,7 @@ def written_codes(
     """
     past = model.empty_past(rows.shape[1] + sampling.num_codes)
     table = model.embed_tokens.weight
-    draws = CodeDraws(sampling, table.shape[0], rows.device)
+    draws = CodeDraws(sampling, table.shape[0])
     tokens: list[torch.Tensor] = []
     for index in range(sampling.num_codes):
         on_code(index)

@@ -52,7 +52,7 @@ def scores_of(best: int, other: int, lead: float = 9.0) -> torch.Tensor:
 
 
 def test_no_temperature_takes_the_best_code() -> None:
-    draws = CodeDraws(CodeSampling(1, temperature=0.0, cfg_scale=1.0), NUM_TOKENS, torch.device("cpu"))
+    draws = CodeDraws(CodeSampling(1, temperature=0.0, cfg_scale=1.0), NUM_TOKENS)
     assert draws.draw(scores_of(40, 7)[:1]).tolist() == [FIRST_CODE + 40]
 
 
@@ -62,14 +62,14 @@ def test_guidance_leads_away_from_the_negative_prompt() -> None:
     for cfg_scale, best in ((1.0, 3), (2.0, 5)):
         sampling = CodeSampling(1, temperature=0.0, cfg_scale=cfg_scale)
         given = scores[:1] if cfg_scale == 1.0 else scores
-        assert CodeDraws(sampling, NUM_TOKENS, torch.device("cpu")).draw(given).tolist() == [FIRST_CODE + best]
+        assert CodeDraws(sampling, NUM_TOKENS).draw(given).tolist() == [FIRST_CODE + best]
 
 
 def test_a_seed_draws_the_same_codes_again() -> None:
     flat = torch.zeros(1, CODES_END - FIRST_CODE)
 
     def drawn(seed: int) -> list[int]:
-        draws = CodeDraws(CodeSampling(1, seed=seed, cfg_scale=1.0, top_p=1.0), NUM_TOKENS, torch.device("cpu"))
+        draws = CodeDraws(CodeSampling(1, seed=seed, cfg_scale=1.0, top_p=1.0), NUM_TOKENS)
         return [int(draws.draw(flat)) for _ in range(3)]
 
     first = drawn(2**64 - 1)
