@@ -72,7 +72,7 @@ class AttentionPooler(EncoderStack):
         """Return one token [B, N, D] for each window of [B, N, frames, D]."""
         windows = self.embed_tokens(x).flatten(0, 1)  # [B N, frames, D]
         special = self.special_token.to(windows.dtype).expand(windows.shape[0], -1, -1)
-        return self.encoded(torch.cat([special, windows], dim=1))[:, 0].unflatten(0, x.shape[:2])
+        return self.encoded(torch.cat([special, windows], dim=1))[:, 0].reshape(*x.shape[:2], -1)
 
 
 class AudioTokenizer(nn.Module):
@@ -86,7 +86,8 @@ class AudioTokenizer(nn.Module):
 
     def forward(self, audio: torch.Tensor) -> torch.Tensor:
         padded = functional.pad(audio, (0, 0, 0, -audio.shape[1] % FRAMES_PER_CODE))
-        windows = self.audio_acoustic_proj(padded.unflatten(1, (-1, FRAMES_PER_CODE)))
+        frames = padded.reshape(padded.shape[0], -1, FRAMES_PER_CODE, padded.shape[2])
+        windows = self.audio_acoustic_proj(frames)
         out: torch.Tensor = self.quantizer(self.attention_pooler(windows))
         return out
 

@@ -50,7 +50,6 @@ class SongTokenizer(LanguageTokenizer):
         return_word_ids: bool = False,
         tokenizer_options: TokenizerOptions | None = None,
         disable_weights: bool = True,
-        *,
         llama_template: str | None = None,
         **kwargs: Any,
     ) -> Chunks:

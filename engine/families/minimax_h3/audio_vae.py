@@ -125,7 +125,7 @@ class PooledAttention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         biases = torch.cat([self.q_bias, self.zero_k_bias, self.v_bias]).to(x.dtype)
         q, k, v = (self.qkv(x) + biases).chunk(3, dim=-1)
-        heads = attention(q, k, v, HEADS, is_causal=True).unflatten(2, (HEADS, -1))
+        heads = attention(q, k, v, HEADS, is_causal=True).view(*x.shape[:2], HEADS, -1)
         out: torch.Tensor = self.proj(functional.adaptive_avg_pool1d(heads.mean(dim=2), LATENT_CHANNELS))
         return out
 
@@ -195,11 +195,11 @@ class MiniMaxH3AudioVae(nn.Module):
         mean = self.mean_proj(self.pre_block(hidden.transpose(1, 2)).transpose(1, 2))
         centre, deviation = (item[:, None].to(mean.dtype) for item in (self.latents_mean, self.latents_std))
         latents: torch.Tensor = (mean - centre) / deviation
-        return latents.unflatten(0, (-1, AUDIO_CHANNELS)).transpose(1, 2)
+        return latents.view(-1, AUDIO_CHANNELS, *latents.shape[1:]).transpose(1, 2)
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
         """Decode latents [B, 32, 2, N] to waveforms [B, 2, 800 N]."""
         centre, deviation = (item[:, None].to(latents.dtype) for item in (self.latents_mean, self.latents_std))
         z = latents.transpose(1, 2).flatten(0, 1) * deviation + centre  # [2 B, 32, N]
         waveforms: torch.Tensor = self.decoder(self.dec_in_proj(z))
-        return waveforms[:, 0].unflatten(0, (-1, AUDIO_CHANNELS))
+        return waveforms.view(-1, AUDIO_CHANNELS, waveforms.shape[2])

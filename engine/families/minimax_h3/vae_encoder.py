@@ -44,7 +44,7 @@ class FrameNorm(nn.GroupNorm):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         frames = input.transpose(1, 2).flatten(0, 1)  # [B F, C, h, w]
-        return super().forward(frames).unflatten(0, (input.shape[0], -1)).transpose(1, 2)
+        return super().forward(frames).reshape(input.shape[0], -1, *frames.shape[1:]).transpose(1, 2)
 
 
 class ResidualBlock(nn.Module):

@@ -36,7 +36,7 @@ CELLS = 8  # a side
 IMAGE_PX = 64
 FRAMES = 9
 # UNets, transformers, and those of videos and of audio; the others are slow tests.
-SHORT_SONG = {"duration": 1.0, "temperature": 0.0}  # codes of a second, none of which is drawn
+SHORT_SONG: dict[str, Any] = {"duration": 1.0, "temperature": 0.0}  # codes of a second, none of which is drawn
 QUICK = ("sd15", "sdxl", "flux", "qwen_image", "wan", "stable_audio")
 IMAGE_TOKENS = 5  # of families that are given an image in place of a prompt
 
@@ -167,7 +167,7 @@ def encoded(family: ModelFamily, text: Any) -> Entries:
     tokenizer = TokenizerSet(
         [item.tokenizer(encoders[item.encoding.slot], parts) for item in family.text if item.encoding.slot in encoders]
     )
-    given = SHORT_SONG if family.name == "ace_step15" else {}
+    given: dict[str, Any] = SHORT_SONG if family.name == "ace_step15" else {}
     tokens = tokenizer.tokenize_with_weights("a (red:1.2) fox", tokenizer_options={}, **given)
     move_to_cuda(text)
     cond, pooled, options = text.encode_weighted(tokens, layer_idx=None, project_pooled=True)
