@@ -21,6 +21,7 @@ from darkroom.engine.diffusion.wrappers import copy_options
 LOGGER = logging.getLogger(__name__)
 KEY = "easycache"  # in transformer_options; ComfyUI's name for both kinds
 STRIDE_CELLS = 8  # changes are measured on every eighth cell
+IMAGE_DIMENSIONS = 4  # of a latent
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,20 +158,56 @@ def wrap_batch(executor: Any, *args: Any, **kwargs: Any) -> Any:
 
 def wrap_network(
     executor: Any,
-    x: torch.Tensor,
+    x: torch.Tensor | list[torch.Tensor],
     timesteps: torch.Tensor,
     context: Any,
     y: Any,
     control: Any,
     options: dict[str, Any],
     **kwargs: Any,
-) -> torch.Tensor:
-    """Run one call of the network through EasyCache, of one or several conditions (`options["uuids"]`)."""
+) -> torch.Tensor | list[torch.Tensor]:
+    """Run one call of the network through EasyCache, of one or several conditions (`options["uuids"]`).
+
+    Of a latent of several streams the first one decides.
+    """
     run: CacheRun = options[KEY]
+
+    def evaluate(given: Any = x) -> Any:
+        return executor(given, timesteps, context, y, control, options, **kwargs)
+
+    if run.is_over(options["sigmas"]):
+        whole: torch.Tensor | list[torch.Tensor] = evaluate()
+        return whole
+    if isinstance(x, torch.Tensor):
+        return _cached(run, x, options, evaluate)
+    first, *others = x
+    others_after: list[torch.Tensor] = []
+
+    def evaluate_first() -> torch.Tensor:
+        found = evaluate()
+        others_after.extend(found[1:])
+        return found[0]  # type: ignore[no-any-return]
+
+    conditions = options["uuids"]
+    output = _cached(run, first, options, evaluate_first)
+    if not others_after:  # the step is skipped
+        return [output, *(_each_with_its_own(run, i, item, conditions) for i, item in enumerate(others))]
+    for i, (before, after) in enumerate(zip(others, others_after, strict=True)):
+        for condition, part in zip(conditions, (after - before).chunk(len(conditions)), strict=True):
+            run.differences[i, condition] = part
+    return [output, *others_after]
+
+
+def _each_with_its_own(run: CacheRun, stream: int, x: torch.Tensor, conditions: list[object]) -> torch.Tensor:
+    """Return an approximation of the network's output of a further stream."""
+    return x + torch.cat([run.differences[stream, condition].to(x.device) for condition in conditions])
+
+
+def _cached(
+    run: CacheRun, x: torch.Tensor, options: dict[str, Any], evaluate: Callable[[], torch.Tensor]
+) -> torch.Tensor:
+    """Return the network's output for one latent, from its last one where little has changed since."""
     sigma, conditions = options["sigmas"], options["uuids"]
-    evaluate: Callable[[], torch.Tensor] = lambda: executor(x, timesteps, context, y, control, options, **kwargs)  # noqa: E731
-    if run.is_over(sigma):
-        return evaluate()
     leads, change = run.leader is not None and run.leader in conditions, None
     if run.has_begun(sigma):
         run.check_shape(x, tuple(x.shape[1:]))
@@ -211,6 +248,9 @@ def _with_differences(run: CacheRun, x: torch.Tensor, conditions: list[object]) 
     """
     if run.leader in conditions:
         run.num_skipped += 1
-    total = torch.stack([run.differences[condition].to(x.device) for condition in conditions]).sum(dim=0)
-    fed = x[:, : total.shape[1]] if x.shape[1] > total.shape[1] else x
-    return fed + total.repeat(len(conditions), 1, 1, 1)
+    own = [run.differences[condition].to(x.device) for condition in conditions]
+    fed = x[:, : own[0].shape[1]] if x.shape[1] > own[0].shape[1] else x
+    if x.ndim > IMAGE_DIMENSIONS:
+        return fed + torch.cat(own)
+    total = torch.stack(own).sum(dim=0)
+    return fed + total.repeat(len(conditions), *(1,) * (total.ndim - 1))

@@ -161,13 +161,23 @@ class CausalAttention(nn.Module):
         )
 
     def forward(
-        self, x: torch.Tensor, mask: torch.Tensor, places: Rotation, past: KeysValues | None = None
+        self,
+        x: torch.Tensor,
+        mask: torch.Tensor,
+        places: Rotation,
+        past: KeysValues | None = None,
+        window: int | None = None,
     ) -> torch.Tensor:
-        """Return [B, T, D]. `mask` [B or 1, 1, T, T] is added to the scores; `past` is of tokens before these."""
+        """Return [B, T, D]. `mask` [B or 1, 1, T, T] is added to the scores; `past` is of tokens before these.
+
+        A token behind others attends to the last `window` alone, itself among them; None is all.
+        """
         q = rotated(self.q_norm(self._split(self.q_proj(x), self.heads)), places)
         k = rotated(self.k_norm(self._split(self.k_proj(x), self.key_heads)), places)
         v = self._split(self.v_proj(x), self.key_heads)
         k, v = (k, v) if past is None else past.extended(k, v)
+        if window is not None and x.shape[1] == 1:
+            k, v = k[:, :, -window:], v[:, :, -window:]
         shared = self.heads // self.key_heads
         k, v = (item.repeat_interleave(shared, dim=1) for item in (k, v))
         out: torch.Tensor = self.o_proj(optimized_attention(q, k, v, self.heads, mask=mask, skip_reshape=True))
@@ -201,9 +211,14 @@ class DecoderLayer(nn.Module):
         self.input_layernorm, self.post_attention_layernorm = (rms_norm(config.kind, config.width) for _ in range(2))
 
     def forward(
-        self, x: torch.Tensor, mask: torch.Tensor, places: Rotation, past: KeysValues | None = None
+        self,
+        x: torch.Tensor,
+        mask: torch.Tensor,
+        places: Rotation,
+        past: KeysValues | None = None,
+        window: int | None = None,
     ) -> torch.Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), mask, places, past)
+        x = x + self.self_attn(self.input_layernorm(x), mask, places, past, window)
         out: torch.Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
@@ -218,9 +233,14 @@ class SandwichedLayer(DecoderLayer):
         )
 
     def forward(
-        self, x: torch.Tensor, mask: torch.Tensor, places: Rotation, past: KeysValues | None = None
+        self,
+        x: torch.Tensor,
+        mask: torch.Tensor,
+        places: Rotation,
+        past: KeysValues | None = None,
+        window: int | None = None,
     ) -> torch.Tensor:
-        x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), mask, places, past))
+        x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), mask, places, past, window))
         fed: torch.Tensor = self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
         return x + fed
 
@@ -325,9 +345,9 @@ class DecoderStack(nn.Module):
         x = embeds * self.config.width**0.5 if kind.scales_embeddings else embeds
         yield x
         for index, layer in enumerate(self.layers, start=1):
-            is_near = index % kind.wide_every != 0
-            turned, shown = (places, near) if is_near else (wide, seen)
-            x = layer(x, shown, turned, past[index - 1] if past else None)
+            before = past[index - 1] if past else None
+            sees_all = index % kind.wide_every == 0
+            x = layer(x, seen, wide, before) if sees_all else layer(x, near, places, before, kind.window)
             yield (x := x + added[index - 1].to(x) if index <= len(added) else x)
 
 

@@ -82,20 +82,13 @@ class GemmaEncoder(TokenEncoder):
             rows = model.embed_tokens(torch.tensor([token], device=rows.device)).to(rows)
 
     def _rows(self, tokens: Sequence[Any]) -> torch.Tensor:
-        """Return the rows [T, D] of tokens. Raises ValueError for an image where the file had no image encoder."""
+        """Return the rows [T, D] of tokens. Raises ValueError for an image among them."""
         seen = [self._see(token) if isinstance(token, dict) else token for token in tokens]
         return self._embed(seen)[0]
 
     def _see(self, token: dict[str, Any]) -> torch.Tensor:
-        """Return the rows [N, D] of the image of a token, before they are scaled as embeddings are."""
-        visual = getattr(self.transformer, "visual", None)
-        if visual is None:
-            raise ValueError(
-                "image: this file of the text encoder has no image encoder; got a prompt with an image, expected a "
-                "file with the weights 'vision_model.*' and 'multi_modal_projector.*'"
-            )
-        rows: torch.Tensor = visual(token["data"])
-        return rows
+        """Raise ValueError: images are not read."""
+        raise ValueError("image: Gemma 3 reads text alone here; got a prompt with an image, expected one without")
 
 
 def _num_padding(tokens: Sequence[Any]) -> int:

@@ -81,7 +81,7 @@ SD15_RULES = (
 
 FAMILY_RULES = (
     # norms whose stored weight is an offset from 1 (Gemma, Krea 2), then every other norm
-    Rule(r"^gemma2:.*norm\.weight$", deviation=0.1),
+    Rule(r"^gemma[23].*:.*norm\.weight$", deviation=0.1),
     Rule(r"^krea2.*\.(scale|lin)$", deviation=0.2),
     Rule(r"(\.scale|\.gamma)$", deviation=0.1, mean=1.0),
     # sharper attention and stronger text where one word would hardly show
@@ -133,6 +133,7 @@ FAMILY_RULES = (
     Rule(r"^da3_\w+:.*(position_embeddings|camera_token|cls_token)$", deviation=0.3),
     Rule(r"fuse\.output_conv\.weight$", gain=0.15),
     Rule(r"decoder\.conv_out1\.0\.weight$", gain=30.0),
+    Rule(r"mel_stft\.mel_basis$", deviation=0.005, mean=0.02),
     # autoencoders of audio
     Rule(r"\.layers\.\d+\.alpha$", deviation=0.1, mean=-1.0),
     Rule(r"(\.weight_g|\.weight\.original0)$", deviation=0.1, mean=0.6),

@@ -67,13 +67,13 @@ FAMILY = ModelFamily(
     comfyui=ComfyUiNames("LTXAV", ("ltxv",)),
     default=Defaults(
         width=768, height=512, steps=20, cfg=4.0, scheduler="simple",
-        tflop=22.6, attention=0.25, billions=18.88, video_latent="EmptyLTXVLatentVideo",
+        tflop=170.3, attention=0.17, billions=19.59, video_latent="EmptyLTXVLatentVideo",
         video_start="LTXVImgToVideo", frames=121, frame_rate=25.0, frames_ratio=8,
     ),
     nodes=(
-        "CheckpointLoaderSimple", "LTXAVTextEncoderLoader", "CLIPTextEncode", "LTXVConditioning",
-        "EmptyLTXVLatentVideo", "LTXVConcatAVLatent", "LTXVScheduler", "SamplerCustomAdvanced", "LTXVSeparateAVLatent",
-        "VAEDecode",
+        "CheckpointLoaderSimple", "LTXAVTextEncoderLoader", "LTXVAudioVAELoader", "CLIPTextEncode", "LTXVConditioning",
+        "EmptyLTXVLatentVideo", "LTXVEmptyLatentAudio", "LTXVConcatAVLatent", "LTXVScheduler", "CFGGuider",
+        "SamplerCustomAdvanced", "LTXVSeparateAVLatent", "VAEDecode", "LTXVAudioVAEDecode",
     ),
     memory_usage_factor=0.077,
     parameterisation=FLOW,

@@ -1,7 +1,7 @@
-"""Node classes made for LTX-2: text encoders, guidance of videos with audio, references, audio VAE, upsampler."""
+"""Node classes made for LTX-2: text encoders, prompts, guidance of videos with audio, audio VAE, upsampler."""
 
 from __future__ import annotations
 
-from darkroom.engine.families.ltx2.nodes import audio_vae, guidance, references, text, upsampler
+from darkroom.engine.families.ltx2.nodes import audio_vae, guidance, prompts, references, text, upsampler
 
-NODES = (*text.NODES, *guidance.NODES, *references.NODES, *audio_vae.NODES, *upsampler.NODES)
+NODES = (*text.NODES, *prompts.NODES, *guidance.NODES, *references.NODES, *audio_vae.NODES, *upsampler.NODES)

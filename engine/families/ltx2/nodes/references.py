@@ -8,10 +8,10 @@ import torch
 
 from darkroom.engine.families.ltx2.duration import DurationHead, frames_of
 from darkroom.engine.families.ltx2.guidance import REFERENCE, away_from, noise_range, without_reference
+from darkroom.engine.families.ltx2.nodes.audio_vae import ltx2_audio_vae_of
 from darkroom.engine.families.ltx2.text_projection import UNPROCESSED
 from darkroom.engine.families.ltx2.transformer import Ltx2Transformer
 from darkroom.engine.media.resample import resample
-from darkroom.engine.models.audio_vae import AudioVae
 from darkroom.engine.models.vae import Vae
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
@@ -49,12 +49,9 @@ def ltxv_reference_audio(
 
     Raises ValueError for a VAE that encodes no audio.
     """
-    if not isinstance(audio_vae, AudioVae):
-        raise ValueError(
-            f"audio_vae: it encodes no audio; got {type(audio_vae).__name__}, expected that of LTXVAudioVAELoader"
-        )
-    waveform = resample(reference_audio["waveform"], int(reference_audio["sample_rate"]), audio_vae.sample_rate_hz)
-    latent: torch.Tensor = audio_vae.encode(waveform.movedim(1, -1))  # [B, 8, L, 16]
+    own = ltx2_audio_vae_of(audio_vae)
+    waveform = resample(reference_audio["waveform"], int(reference_audio["sample_rate"]), own.input_rate_hz)
+    latent: torch.Tensor = own.encode(waveform.movedim(1, -1))  # [B, 8, L, 16]
     given = {REFERENCE: {"tokens": latent.transpose(1, 2).flatten(2)}}
     patched = model.clone()
     levels = noise_range(model.get_model_object("model_sampling"), start_percent, end_percent)

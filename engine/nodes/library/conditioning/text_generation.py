@@ -26,6 +26,39 @@ RANDOM = (
 )
 
 SAMPLING = (("on", RANDOM), ("off", ()))
+SamplingMode = Annotated[Mapping[str, Any], DynamicChoice(fields=SAMPLING, extra={"display_name": "Sampling Mode"})]
+
+
+def written_text(
+    context: NodeContext,
+    clip: Any,
+    prompt: str,
+    sampling_mode: Mapping[str, Any],
+    max_length: int,
+    *,
+    unread: Mapping[str, object],
+    **options: Any,
+) -> str:
+    """Return what a language model writes behind a prompt. `options` are those of its tokenizer.
+
+    Raises ValueError for a text encoder that writes no text, and for what it does not read: `unread`, by name.
+    """
+    for name, given in unread.items():
+        if given is not None:
+            raise ValueError(f"{name}: this text encoder reads text and images; got {name}, expected none")
+    tokens = clip.tokenize(prompt, min_length=1, **options)
+    chosen = dict(sampling_mode)
+    is_random = chosen.pop("sampling_mode") == "on"
+    sampling = (
+        TokenSampling(**{name: value for name, value in chosen.items() if value is not None}) if is_random else None
+    )
+    sampling = sampling or TokenSampling()
+    written: list[int] = []
+    for token in clip.written(tokens, sampling.draw, most=max_length):
+        written.append(token)
+        context.report_progress(len(written), max_length)
+    text: str = clip.decode(written)
+    return text
 
 
 @node("TextGenerate", display_name="Generate Text", category="text", python_module="comfy_extras.nodes_textgen",
@@ -39,9 +72,7 @@ def text_generate(
     video: Annotated[IMAGE | None, Optional()] = None,
     audio: Annotated[AUDIO | None, Optional()] = None,
     max_length: Annotated[int, Int(min=1, max=32768)] = 512,
-    sampling_mode: Annotated[
-        Mapping[str, Any], DynamicChoice(fields=SAMPLING, extra={"display_name": "Sampling Mode"})
-    ],
+    sampling_mode: SamplingMode,
     thinking: Annotated[bool, Flag(), Optional()] = False,
     use_default_template: Annotated[bool, Flag(), Optional()] = True,
 ) -> Annotated[STRING, Out("generated_text")]:
@@ -49,22 +80,10 @@ def text_generate(
 
     Raises ValueError for a text encoder that writes no text, and for videos and audio, which none of them reads.
     """
-    for name, given in (("video", video), ("audio", audio)):
-        if given is not None:
-            raise ValueError(f"{name}: this text encoder reads text and images; got {name}, expected none")
-    tokens = clip.tokenize(prompt, image=image, skip_template=not use_default_template, min_length=1, thinking=thinking)
-    chosen = dict(sampling_mode)
-    is_random = chosen.pop("sampling_mode") == "on"
-    sampling = (
-        TokenSampling(**{name: value for name, value in chosen.items() if value is not None}) if is_random else None
-    )
-    sampling = sampling or TokenSampling()
-    written: list[int] = []
-    for token in clip.written(tokens, sampling.draw, most=max_length):
-        written.append(token)
-        context.report_progress(len(written), max_length)
-    text: str = clip.decode(written)
-    return text
+    return written_text(
+        context, clip, prompt, sampling_mode, max_length, unread={"video": video, "audio": audio}, image=image,
+        skip_template=not use_default_template, thinking=thinking,
+    )  # fmt: skip
 
 
 NODES = (text_generate,)
