@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -20,13 +20,24 @@ StreamShapes = tuple[tuple[int, ...], ...]
 class NestedLatent:
     """Tensors of several streams [B, ...] in the place of a latent's tensor (ComfyUI's `NestedTensor`).
 
-    Its shape, type and device are those of the first stream.
+    Its shape, type and device are those of the first stream. What else takes one tensor is refused, with advice.
     """
 
     is_nested = True
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.tensors = list(tensors)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: object, args: Sequence[object] = (), kwargs: object = None
+    ) -> NoReturn:
+        """Refuse torch's functions, which take one tensor. Raises ValueError."""
+        raise ValueError(_advice(getattr(func, "__name__", str(func))))
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse members that a latent of several streams does not have. Raises AttributeError."""
+        raise AttributeError(name if name.startswith("__") else _advice(name))
 
     def apply_operation(self, other: object, operation: Callable[[Any, Any], Any]) -> NestedLatent:
         """Return the operation of each stream and `other`, of another nested latent with its stream."""
@@ -94,6 +105,13 @@ class NestedLatent:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.tensors!r})"
+
+
+def _advice(used: str) -> str:
+    return (
+        f"latent: it has several streams, such as a video and its audio; got one where {used!r} takes a single tensor, "
+        "expected one of its streams (LTXVSeparateAVLatent)"
+    )
 
 
 def streams_of(latent: object) -> list[torch.Tensor]:

@@ -156,7 +156,8 @@ class TextEncoderSet(nn.Module):
     def _projected(self, encoded: Mapping[str, Encoded]) -> dict[str, Encoded]:
         """Return the encodings by slot, as those encoders project them that read another one in place of tokens."""
         found = dict(encoded)
-        for encoder in self.encoders().values():
+        members: list[Any] = list(self.encoders().values())
+        for encoder in members:
             if isinstance(encoder, StateProjection) and encoder.reads_slot in found:
                 found[encoder.reads_slot] = encoder.projected(found[encoder.reads_slot])
         return found

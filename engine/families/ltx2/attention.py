@@ -77,7 +77,7 @@ class Attention(nn.Module):
     def _out(self, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         if self.to_gate_logits is not None:
             gates = 2.0 * torch.sigmoid(self.to_gate_logits(x))  # [B, T, H]
-            attended = (attended.unflatten(-1, (self.heads, -1)) * gates[..., None]).flatten(2)
+            attended = (attended.view(*attended.shape[:2], self.heads, -1) * gates[..., None]).flatten(2)
         out: torch.Tensor = self.to_out[0](attended)
         return out
 

@@ -44,7 +44,7 @@ class StreamInputs:
 
 def modulation(table: torch.Tensor, vec: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return the rows of a block's table [P, D] with those of the time [B, N, P * D] added, each [B, N, D]."""
-    return (table.to(vec) + vec.unflatten(-1, (table.shape[0], -1))).unbind(2)
+    return torch.unbind(table.to(vec) + vec.reshape(*vec.shape[:2], table.shape[0], -1), 2)
 
 
 class Modulated(nn.Module):
@@ -90,7 +90,7 @@ def _rows(x: torch.Tensor, modulator: torch.Tensor) -> int | None:
 
 
 def _by_row(x: torch.Tensor, rows: int | None) -> torch.Tensor:
-    return x if rows is None else x.unflatten(1, (rows, -1))  # [B, N, T / N, D]
+    return x if rows is None else x.reshape(x.shape[0], rows, -1, x.shape[-1])  # [B, N, T / N, D]
 
 
 def _each(modulator: torch.Tensor | None, rows: int | None) -> torch.Tensor | None:

@@ -65,3 +65,11 @@ class EmbeddingsConnector(nn.Module):
         copies = math.ceil(max(MIN_TOKENS, x.shape[1]) / self.config.num_registers)
         registers = self.learnable_registers.to(x).repeat(copies, 1)[x.shape[1] :]
         return registers.expand(x.shape[0], -1, -1)
+
+
+Pair = tuple[EmbeddingsConnector | None, EmbeddingsConnector | None]
+
+
+def connectors_of(configs: tuple[ConnectorConfig, ConnectorConfig] | None) -> Pair:
+    """Return the connectors of a video's text and of its audio's, None each for a network without them."""
+    return (None, None) if configs is None else (EmbeddingsConnector(configs[0]), EmbeddingsConnector(configs[1]))

@@ -49,7 +49,8 @@ def away_from(
         guided: torch.Tensor = args["denoised"]
         if scale == 0 or not levels.has(args["sigma"]):
             return guided
-        return guided + (args["cond_denoised"] - weakened(args)) * scale
+        away: torch.Tensor = args["cond_denoised"] - weakened(args)
+        return guided + away * scale
 
     return guide
 

@@ -82,4 +82,5 @@ def rotations(
     still = (hidden_size // 2 - angles.shape[-1], 0)
     cos = torch.nn.functional.pad(angles.cos().to(dtype), still, value=1.0)
     sin = torch.nn.functional.pad(angles.sin().to(dtype), still)
-    return cos.unflatten(-1, (heads, -1)), sin.unflatten(-1, (heads, -1))
+    shape = (*cos.shape[:2], heads, hidden_size // 2 // heads)
+    return cos.reshape(shape), sin.reshape(shape)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from darkroom.engine.families.ltx2.config import AUDIO_CONNECTOR, VIDEO_CONNECTOR, ConnectorConfig, connector_config
-from darkroom.engine.families.ltx2.connector import EmbeddingsConnector
+from darkroom.engine.families.ltx2.connector import connectors_of
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.shapes import Shapes
 
@@ -66,10 +66,11 @@ class TextProjection(nn.Module):
         layers = [
             Linear(config.in_dim, out, bias=bias) for out, bias in zip(config.out_dims, config.biases, strict=True)
         ]
-        self.aggregate_embed = layers[0] if len(layers) == 1 else None
-        self.video_aggregate_embed, self.audio_aggregate_embed = layers if len(layers) == 2 else (None, None)
-        connectors = [None, None] if config.connectors is None else [EmbeddingsConnector(i) for i in config.connectors]
-        self.video_embeddings_connector, self.audio_embeddings_connector = connectors
+        is_single = len(layers) == 1
+        self.aggregate_embed = layers[0] if is_single else None
+        self.video_aggregate_embed = None if is_single else layers[0]
+        self.audio_aggregate_embed = None if is_single else layers[1]
+        self.video_embeddings_connector, self.audio_embeddings_connector = connectors_of(config.connectors)
 
     @property
     def options(self) -> Mapping[str, object]:

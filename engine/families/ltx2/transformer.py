@@ -31,7 +31,7 @@ from darkroom.engine.families.ltx2.blocks import (
     as_function,
 )
 from darkroom.engine.families.ltx2.config import Ltx2Config
-from darkroom.engine.families.ltx2.connector import EmbeddingsConnector
+from darkroom.engine.families.ltx2.connector import connectors_of
 from darkroom.engine.families.ltx2.positions import (
     audio_positions,
     in_seconds,
@@ -58,7 +58,7 @@ class TimeModulation(nn.Module):
         self.linear = Linear(hidden_size, rows * hidden_size)
 
     def forward(self, times: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        sinusoids = timestep_embedding(times.flatten(), TIME_DIM).to(dtype).unflatten(0, times.shape)
+        sinusoids = timestep_embedding(times.flatten(), TIME_DIM).to(dtype).view(*times.shape, -1)
         embedded = self.emb["timestep_embedder"](sinusoids)
         return self.linear(functional.silu(embedded)), embedded
 
@@ -117,8 +117,7 @@ class Ltx2Transformer(nn.Module):
         self.av_ca_v2a_gate_adaln_single = TimeModulation(audio, GATE_ROWS)
         self.caption_projection = _text_projection(config, video)
         self.audio_caption_projection = _text_projection(config, audio)
-        connectors = [None, None] if config.connectors is None else [EmbeddingsConnector(i) for i in config.connectors]
-        self.video_embeddings_connector, self.audio_embeddings_connector = connectors
+        self.video_embeddings_connector, self.audio_embeddings_connector = connectors_of(config.connectors)
         self.keyframes_abs_pos_embedding = nn.Parameter(torch.empty(1, video)) if config.marks_keyframes else None
         self.transformer_blocks = nn.ModuleList(Ltx2Block(config) for _ in range(config.num_blocks))
         self.scale_shift_table = nn.Parameter(torch.empty(2, video))
@@ -144,7 +143,7 @@ class Ltx2Transformer(nn.Module):
             return context
         video = audio = context
         if context.shape[-1] == whole:
-            video, audio = context.split([config.hidden_size, config.audio_hidden_size], dim=-1)
+            video, audio = torch.split(context, [config.hidden_size, config.audio_hidden_size], dim=-1)
         if config.projects_first:
             video, audio = self.caption_projection(video), self.audio_caption_projection(audio)
         return torch.cat([self.video_embeddings_connector(video), self.audio_embeddings_connector(audio)], dim=-1)
@@ -196,7 +195,7 @@ class Ltx2Transformer(nn.Module):
         ax = ax[:, num_references:]
         audio_embedded = audio_embedded[:, num_references:] if audio_embedded.shape[1] > 1 else audio_embedded
         frames = self.audio_proj_out(self._modulated(ax, audio_embedded, self.audio_scale_shift_table))
-        return [out, frames.unflatten(-1, (-1, AUDIO_ROWS)).transpose(1, 2)]
+        return [out, frames.view(*frames.shape[:2], -1, AUDIO_ROWS).transpose(1, 2)]
 
     # --- tokens ------------------------------------------------------------------------------------------------------
 
@@ -223,7 +222,7 @@ class Ltx2Transformer(nn.Module):
         tokens = latent.flatten(2).transpose(1, 2)
         if kept is not None:
             tokens = taken(tokens, kept)
-            positions = taken(positions.permute(0, 2, 1, 3).flatten(2), kept).unflatten(2, (3, 2)).transpose(1, 2)
+            positions = taken(positions.permute(0, 2, 1, 3).flatten(2), kept).view(*kept.shape, 3, 2).transpose(1, 2)
         vx = self.patchify_proj(tokens)
         if self.keyframes_abs_pos_embedding is not None:
             marked = is_single.expand(latent.shape[0], -1)
@@ -341,7 +340,9 @@ class Ltx2Transformer(nn.Module):
         if rows in (1, x.shape[1]):
             out: torch.Tensor = self.adaptive_norm(x, scale, shift)
             return out
-        by_row = self.adaptive_norm(x.unflatten(1, (rows, -1)), scale.unsqueeze(2), shift.unsqueeze(2))
+        by_row = self.adaptive_norm(
+            x.reshape(x.shape[0], rows, -1, x.shape[-1]), scale.unsqueeze(2), shift.unsqueeze(2)
+        )
         joined: torch.Tensor = by_row.flatten(1, 2)
         return joined
 

@@ -126,3 +126,11 @@ def test_refuses_audio_of_another_model() -> None:
 def test_refuses_to_part_a_latent_of_one_stream() -> None:
     with pytest.raises(ValueError, match="av_latent"):
         ltxv_separate_av_latent.function(CONTEXT, av_latent={"samples": torch.zeros(VIDEO)})
+
+
+def test_functions_of_one_tensor_are_refused_with_advice() -> None:
+    latent: Any = NestedLatent([torch.zeros(1, 2, 3), torch.zeros(1, 4)])
+    with pytest.raises(ValueError, match="LTXVSeparateAVLatent"):
+        torch.flip(latent, dims=[1])
+    with pytest.raises(AttributeError, match=r"'movedim' takes a single tensor.*LTXVSeparateAVLatent"):
+        latent.movedim(0, 1)

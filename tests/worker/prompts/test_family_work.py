@@ -19,8 +19,8 @@ from darkroom.engine.formats.unfilled import unfilled
 NUM_WORDS: Final = 256
 TOLERANCE: Final = 0.1
 CELL_PX: Final = {  # of the latent: pixels a side; 8 for the others
-    "ltx_video": 32, "ltx2": 32, "wan22": 16, "cascade": 42, "hunyuan_image": 32, "hunyuan_image_refiner": 16, "flux2": 16,
-    "chroma_radiance": 1, "qwen_image21": 16,
+    "ltx_video": 32, "ltx2": 32, "wan22": 16, "cascade": 42, "hunyuan_image": 32, "hunyuan_image_refiner": 16,
+    "flux2": 16, "chroma_radiance": 1, "qwen_image21": 16,
 }  # fmt: skip
 WITH_FRAMES: Final = frozenset({
     "hunyuan_video", "wan", "wan22", "ltx_video", "ltx2", "mochi", "cosmos1", "cosmos_predict2", "qwen_image", "krea2",

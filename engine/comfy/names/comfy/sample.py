@@ -7,5 +7,6 @@ from darkroom.engine.diffusion import ksampler, noise
 
 fix_empty_latent_channels = bound(ksampler.fix_empty_latent_channels)
 prepare_noise = bound(noise.prepare_noise)
+prepare_empty_noise = noise.prepare_empty_noise
 sample = bound(ksampler.sample)
 sample_custom = bound(ksampler.sample_custom)

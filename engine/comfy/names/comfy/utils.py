@@ -20,6 +20,7 @@ from darkroom.engine.comfy.names.comfy.unet_weight_names import (
     UNET_MAP_RESNET,
 )
 from darkroom.engine.diffusion.conditions import repeat_to_batch_size
+from darkroom.engine.diffusion.nested_latent import packed, shapes_of, unpacked
 from darkroom.engine.formats.pickle_file import read_pickle
 from darkroom.engine.formats.safetensors_header import read_header
 from darkroom.engine.formats.weight_file import is_pickled, open_weights
@@ -98,6 +99,19 @@ def resize_to_batch_size(tensor: torch.Tensor, batch_size: int) -> torch.Tensor:
     offset = 0.0 if batch_size < count else 0.5
     index = [min(round((place + offset) * scale - offset), count - 1) for place in range(batch_size)]
     return tensor[torch.tensor(index, device=tensor.device)]
+
+
+def pack_latents(latents: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[tuple[int, ...]]]:
+    """Return the streams of a latent as one tensor [B, 1, N], and their shapes."""
+    streams = list(latents)
+    return packed(streams), list(shapes_of(streams))
+
+
+def unpack_latents(combined_latent: torch.Tensor, latent_shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+    """Return the streams of one tensor [B, 1, N]; one of a single shape as it is."""
+    if len(latent_shapes) < 2:
+        return [combined_latent]
+    return unpacked(combined_latent, tuple(tuple(shape) for shape in latent_shapes))
 
 
 def reshape_mask(input_mask: torch.Tensor, output_shape: Sequence[int]) -> torch.Tensor:
