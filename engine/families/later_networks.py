@@ -78,7 +78,6 @@ LATER_NETWORKS: tuple[LaterNetwork, ...] = (
     LaterNetwork("Kandinsky 6", ("visual_embeddings.in_layer.weight", "audio_embeddings.in_layer.weight")),
     LaterNetwork("Kandinsky 5", ("visual_transformer_blocks.0.cross_attention.key_norm.weight",)),
     LaterNetwork("Boogu-Image", ("double_stream_layers.0.img_instruct_attn.processor.img_to_q.weight",)),
-    LaterNetwork("Ideogram 4", ("embed_image_indicator.weight", "input_proj.weight")),
     LaterNetwork("Lens", ("transformer_blocks.0.attn.norm_added_q.weight", "transformer_blocks.0.img_mlp.w1.weight")),
     LaterNetwork("Mage-Flow", (), (), {"txt_norm.weight": (0, 2560), "proj_out.weight": (0, 128)}),
     LaterNetwork("Ernie-Image", ("layers.0.mlp.linear_fc2.weight",)),

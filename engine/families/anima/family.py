@@ -47,7 +47,7 @@ FAMILY = ModelFamily(
     comfyui=ComfyUiNames("Wan21", TEXT_TYPES),
     default=Defaults(
         width=1024, height=1024, steps=30, cfg=4.0, sampler_name="er_sde", scheduler="simple",
-        tflop=17.6, attention=0.22, billions=2.091,
+        tflop=17.9, attention=0.21, billions=2.091,
     ),
     nodes=("UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "EmptyLatentImage", "KSampler", "VAEDecode"),
     memory_usage_factor=0.95,

@@ -96,6 +96,7 @@ HERE: Mapping[str, tuple[str, str]] = {
     "QwenImage": ("qwen_image", ""),
     "Krea2": ("krea2", ""),
     "MiniMaxH3": ("minimax_h3", ""),
+    "Ideogram4": ("ideogram4", ""),
 }
 # Class of the network -> name by which its files are refused.
 REFUSED: Mapping[str, str] = {
@@ -122,7 +123,6 @@ REFUSED: Mapping[str, str] = {
     "Boogu": "Boogu-Image",
     "MageFlow": "Mage-Flow",
     "JoyImage": "JoyImage",
-    "Ideogram4": "Ideogram 4",
     "Lens": "Lens",
     "Kandinsky5": "Kandinsky 5",
     "Kandinsky5Image": "Kandinsky 5",

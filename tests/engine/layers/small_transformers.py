@@ -31,6 +31,7 @@ from darkroom.engine.families.hunyuan3d.transformer import Hunyuan3dConfig, Huny
 from darkroom.engine.families.hunyuan_dit.controlnet import HunyuanDitControlNet
 from darkroom.engine.families.hunyuan_dit.transformer import HunyuanDitConfig, HunyuanDitTransformer
 from darkroom.engine.families.hunyuan_video.transformer import HunyuanVideoConfig, HunyuanVideoTransformer
+from darkroom.engine.families.ideogram4.transformer import Ideogram4Config, Ideogram4Transformer
 from darkroom.engine.families.krea2.transformer import FusionConfig, Krea2Config, Krea2Transformer
 from darkroom.engine.families.ltx2.config import Ltx2Config
 from darkroom.engine.families.ltx2.transformer import Ltx2Transformer
@@ -437,6 +438,16 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         ),
         _video(4, 24),
         ("cosmos_predict2",),
+    ),
+    "ideogram4": SmallTransformer(
+        lambda: Ideogram4Transformer(
+            Ideogram4Config(
+                hidden_size=256, head_dim=128, intermediate_size=96, num_layers=2, adaln_dim=16, context_dim=24,
+                in_channels=16,
+            )
+        ),
+        _of((16, 6, 4), 24, 1.0, {}),
+        ("ideogram4",),
     ),
     "anima": SmallTransformer(
         lambda: AnimaTransformer(
