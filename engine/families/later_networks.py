@@ -122,7 +122,6 @@ DECODER = "the VAE"
 SOUND_DECODER = "the decoder of audio"
 LATER_PARTS: tuple[LaterNetwork, ...] = (
     LaterNetwork("CogVideoX", ("decoder.mid_block.resnets.0.norm1.norm_layer.weight",), part=DECODER),
-    LaterNetwork("LTX-2", ("decoder.conv_in_x_t.weight",), part=DECODER),
     LaterNetwork("MiniMax Music 3", ("dec_in_proj.weight", "decoder.model.0.weight_g"), part=SOUND_DECODER),
     LaterNetwork("Mage-Flow", ("student.dconv_encoder.proj_out.weight",), part=DECODER),
     LaterNetwork("SeedVR2", ("decoder.up_blocks.2.upsamplers.0.upscale_conv.weight",), part=DECODER),

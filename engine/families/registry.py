@@ -321,6 +321,15 @@ def recognise_further_vae(shapes: Shapes, metadata: Mapping[str, str] = NO_METAD
     raise NotRecognised(f"{describe(shapes, metadata)} without a VAE beside the network's own")
 
 
+def checkpoint_vae(family: ModelFamily, shapes: Shapes) -> tuple[Network, Names] | None:
+    """Return the VAE that a checkpoint of a family has, and its names; None where it has none."""
+    for vae in (family.vae, *family.further_vaes):
+        names = names_of(vae, shapes, in_checkpoint=True)
+        if names is not None:
+            return vae, names
+    return None
+
+
 def vaes() -> Iterator[tuple[ModelFamily, Network]]:
     """Yield the VAEs of all families, the further ones last."""
     for family in families():

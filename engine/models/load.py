@@ -112,20 +112,20 @@ def load_checkpoint(path: Path, types: LoadTypes) -> LoadedCheckpoint:
         family = found.family
         types = types.of(family)
         encoders = _encoders_in(file, family)
-        vae_names = registry.names_of(family.vae, file.shapes, in_checkpoint=True)
+        vae = registry.checkpoint_vae(family, file.shapes)
         parameterisation = family.parameterise(found.match, file)
         empty_unet = _empty(file, family.denoiser, found.match.names, types.unet)
         empty_encoders = _empty_encoders(encoders, types)
-        empty_vae = None if vae_names is None else _empty(file, family.vae, vae_names, types.vae)
+        empty_vae = None if vae is None else _empty(file, *vae, types.vae)
         unet, computed = _denoiser(empty_unet, types)
         text_encoder = _text_encoders(family, encoders, empty_encoders, types) if encoders else None
-        vae = None if empty_vae is None else empty_vae.filled(types.to)
+        filled_vae = None if empty_vae is None else empty_vae.filled(types.to)
     except NotRecognised as error:
         raise BadModelFile(path.name, _described(error, file), expected) from error
     if text_encoder is not None:
         _check_widths(path, unet, text_encoder)
     denoiser = LoadedDenoiser(family, found.match.variant, parameterisation, unet, computed)
-    return LoadedCheckpoint(denoiser, text_encoder, vae)
+    return LoadedCheckpoint(denoiser, text_encoder, filled_vae)
 
 
 def _encoders_in(file: WeightFile, family: ModelFamily) -> list[EncoderSource]:

@@ -56,14 +56,18 @@ def description(family: ModelFamily, denoiser: torch.nn.Module, vae: torch.nn.Mo
     """Return the metadata of a checkpoint with these networks: what the shapes of their tensors do not tell."""
     parts = [family.denoiser.description(denoiser.config)]
     if vae is not None:
-        parts.append(family.vae.description(vae.config))
+        parts.append(_vae_description(vae))
     return _as_texts(parts)
 
 
 def vae_description(vae: torch.nn.Module) -> dict[str, str]:
     """Return the metadata of a file of a VAE alone."""
+    return _as_texts([_vae_description(vae)])
+
+
+def _vae_description(vae: torch.nn.Module) -> dict[str, dict[str, Any]]:
     owner = next((network for _, network in registry.vaes() if network.build is type(vae)), None)
-    return {} if owner is None else _as_texts([owner.description(vae.config)])
+    return {} if owner is None else owner.description(vae.config)
 
 
 def _as_texts(descriptions: list[dict[str, dict[str, Any]]]) -> dict[str, str]:

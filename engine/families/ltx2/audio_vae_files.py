@@ -230,7 +230,7 @@ HALF = SpectrogramHalfConfig(channels=16, num_blocks=1)
 LAYOUTS: tuple[Layout, ...] = (layout,)
 AUDIO_AUTOENCODER = Network(
     layouts=LAYOUTS,
-    in_checkpoint=LAYOUTS,
+    in_checkpoint=(),  # checkpoints give that of videos
     configure=configure,
     build=Ltx2AudioVae,
     saved=saved,

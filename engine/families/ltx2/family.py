@@ -20,7 +20,12 @@ from darkroom.engine.families.ltx2.denoiser import Ltx2Denoiser
 from darkroom.engine.families.ltx2.duration import DURATION_HEAD
 from darkroom.engine.families.ltx2.text import GEMMA, PROJECTION
 from darkroom.engine.families.ltx2.transformer import Ltx2Transformer
-from darkroom.engine.families.ltx2.vae_files import AUDIO_AUTOENCODER, AUTOENCODER, LATENT_UPSAMPLER
+from darkroom.engine.families.ltx2.vae_files import (
+    AUDIO_AUTOENCODER,
+    AUTOENCODER,
+    DIFFUSION_AUTOENCODER,
+    LATENT_UPSAMPLER,
+)
 from darkroom.engine.families.ltx_video.family import AUDIO_MARK, FLOW
 from darkroom.engine.families.ltx_video.transformer import MARK
 from darkroom.engine.families.ltx_video.vae_files import LtxVideoLatentFormat
@@ -58,7 +63,7 @@ FAMILY = ModelFamily(
     text=(GEMMA, PROJECTION),
     takes_fewer_encoders=True,
     vae=AUTOENCODER,
-    further_vaes=(AUDIO_AUTOENCODER,),
+    further_vaes=(AUDIO_AUTOENCODER, DIFFUSION_AUTOENCODER),
     latent_upscalers=(LATENT_UPSAMPLER,),
     latent_format=Ltx2LatentFormat,
     denoiser_lora_keys=own_layer_keys,

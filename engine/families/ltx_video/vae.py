@@ -83,7 +83,7 @@ def ltx_video_vae_config(shapes: Shapes) -> LtxVideoVaeConfig:
     of the published networks, unless the file's metadata say otherwise.
     """
     return LtxVideoVaeConfig(
-        encoder=_stages(shapes, "encoder.down_blocks", "encoder.conv_out.conv.weight", goes_up=False),
+        encoder=encoder_stages(shapes),
         decoder=_stages(shapes, "decoder.up_blocks", "decoder.conv_out.conv.weight", goes_up=True),
         first_channels=shapes["encoder.conv_in.conv.weight"][0],
         last_channels=shapes["decoder.conv_in.conv.weight"][0],
@@ -92,6 +92,11 @@ def ltx_video_vae_config(shapes: Shapes) -> LtxVideoVaeConfig:
         removes_noise="decoder.last_scale_shift_table" in shapes,
         moment_channels=shapes["encoder.conv_out.conv.weight"][0],
     )
+
+
+def encoder_stages(shapes: Shapes) -> tuple[Stage, ...]:
+    """Return the stages of the encoder with these tensors (names without prefix)."""
+    return _stages(shapes, "encoder.down_blocks", "encoder.conv_out.conv.weight", goes_up=False)
 
 
 def _stages(shapes: Shapes, home: str, end: str, *, goes_up: bool) -> tuple[Stage, ...]:

@@ -83,8 +83,8 @@ def as_described(config: LtxVideoVaeConfig, metadata: Mapping[str, str]) -> LtxV
     try:
         described: dict[str, Any] = json.loads(metadata.get(METADATA, "{}")).get("vae") or {}
         shared = described.get("blocks", [])
-        encoder = _as_described(config.encoder, described.get("encoder_blocks", shared))
-        decoder = _as_described(config.decoder, list(reversed(described.get("decoder_blocks", shared))))
+        encoder = stages_as_described(config.encoder, described.get("encoder_blocks", shared))
+        decoder = stages_as_described(config.decoder, list(reversed(described.get("decoder_blocks", shared))))
         time = float(described.get("decode_timestep", config.decode_time))
         noise = float(described.get("decode_noise_scale", config.decode_noise))
     except (ValueError, AttributeError, TypeError) as error:
@@ -103,7 +103,8 @@ def as_described(config: LtxVideoVaeConfig, metadata: Mapping[str, str]) -> LtxV
     )
 
 
-def _as_described(stages: tuple[Stage, ...], blocks: list[Any]) -> tuple[Stage, ...]:
+def stages_as_described(stages: tuple[Stage, ...], blocks: list[Any]) -> tuple[Stage, ...]:
+    """Return stages with the steps that a description gives them. Raises ValueError for one of other stages."""
     if not blocks:
         return stages
     if len(blocks) != len(stages):
@@ -128,8 +129,8 @@ def description(config: LtxVideoVaeConfig) -> dict[str, dict[str, Any]]:
         "in_channels": 3,
         "out_channels": 3,
         "latent_channels": config.latent_channels,
-        "encoder_blocks": _described(config.encoder, config.first_channels, folded="_res"),
-        "decoder_blocks": [*reversed(_described(config.decoder, config.last_channels, folded=""))],
+        "encoder_blocks": described_stages(config.encoder, config.first_channels, folded="_res"),
+        "decoder_blocks": [*reversed(described_stages(config.decoder, config.last_channels, folded=""))],
         "norm_layer": NORM,
         "patch_size": config.patch,
         "latent_log_var": "per_channel" if config.moment_channels == 2 * config.latent_channels else "uniform",
@@ -143,7 +144,7 @@ def description(config: LtxVideoVaeConfig) -> dict[str, dict[str, Any]]:
     return {METADATA: {"vae": described}}
 
 
-def _described(stages: tuple[Stage, ...], entering: int, *, folded: str) -> list[list[Any]]:
+def described_stages(stages: tuple[Stage, ...], entering: int, *, folded: str) -> list[list[Any]]:
     """Return stages, the first of which `entering` channels enter, in Lightricks' words.
 
     `folded` is the end of the names of those that fold cells into channels or back.

@@ -9,7 +9,7 @@ between them but nodes that keep the number of channels.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -150,10 +150,11 @@ def _of_vae(file: SafetensorsFile, folder: str) -> Latents | None:
         family, names = registry.recognise_vae(file.shapes, file.metadata)
     else:
         family = registry.recognise(TensorIndex(file.shapes, file.metadata)).family
-        found = registry.names_of(family.vae, file.shapes, in_checkpoint=True)
+        found = registry.checkpoint_vae(family, file.shapes)
         if found is None:
             return None
-        names = found
+        vae, names = found
+        family = replace(family, vae=vae)
     with unfilled():
         network = family.vae.build(configured(file, family.vae, names))
     channels: int | None = getattr(network, "latent_channels", None)
