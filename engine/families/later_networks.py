@@ -2,7 +2,7 @@
 
 Their files would otherwise be taken for those of a family whose layers they share, or be refused without a name. The
 tensors are those by which ComfyUI 0.38.1 distinguishes them (`comfy/model_detection.py`). Some have the tensors of
-another network, and are known by the configuration in the file's metadata alone, as ComfyUI knows them.
+a network that is here, and are known by a type in the file's metadata that is none of those here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ PREFIXES = ("model.diffusion_model.", "diffusion_model.", "model.model.", "trans
 
 FLUX_BLOCK = "double_blocks.0.img_mlp.0.weight"
 POOLED = "vector_in.in_layer.weight"
-WAN_LAST = "head.modulation"
+WAN_LAST, MODEL_TYPE = "head.modulation", "model_type"
+WAN_TYPES = (
+    "t2v", "i2v", "vace", "camera", "camera_2.2", "s2v", "humo", "animate", "animate2", "flow_rvs", "scail", "scail2",
+    "wandancer",
+)  # fmt: skip
 REFINER = "noise_refiner.0.attention.k_norm.weight"
 AUDIO_ROTATION = "transformer.rotary_pos_emb.inv_freq"
 
@@ -27,21 +31,21 @@ AUDIO_ROTATION = "transformer.rotary_pos_emb.inv_freq"
 class LaterNetwork:
     """A network by its tensors: those that it has, those that it lacks, and lengths of dimensions of some.
 
-    `sizes` maps a tensor's name to a dimension and its length. `config` has a name and its value in the configuration
-    that the file's metadata gives of the network; None where its tensors are enough. `part` says which one of the
-    family's networks it is.
+    `sizes` maps a tensor's name to a dimension and its length. `types` are the values of `model_type` in the
+    configuration of the file's metadata by which a network of the family that is here is known: it has another one.
+    They are empty where its tensors are enough. `part` says which one of the family's networks it is.
     """
 
     label: str
     has: tuple[str, ...]
     lacks: tuple[str, ...] = ()
     sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    config: tuple[str, object] | None = None
+    types: tuple[str, ...] = ()
     part: str = "a network"
 
     def is_in(self, shapes: Shapes, prefix: str, config: Mapping[str, object]) -> bool:
         """Return True for a file that has the network behind a prefix. `config` is its metadata's configuration."""
-        if self.config is not None and config.get(self.config[0]) != self.config[1]:
+        if self.types and config.get(MODEL_TYPE, self.types[0]) in self.types:
             return False
         if not all(prefix + name in shapes for name in (*self.has, *self.sizes)):
             return False
@@ -97,11 +101,7 @@ LATER_NETWORKS: tuple[LaterNetwork, ...] = (
     LaterNetwork("SeedVR2", (), (), {"blocks.35.mlp.vid.proj_out.weight": (0, 3072)}),
     LaterNetwork("SeedVR2", ("blocks.31.mlp.all.proj_in_gate.weight",)),
     LaterNetwork("SeedVR2", ("blocks.35.mlp.all.proj_in_gate.weight",)),
-    LaterNetwork("FlowRVS", (WAN_LAST,), config=("model_type", "flow_rvs")),
-    LaterNetwork("Wan CausalAR", (WAN_LAST,), config=("causal_ar", True)),
-    LaterNetwork("SCAIL-2", (WAN_LAST, "patch_embedding_mask.weight")),
-    LaterNetwork("SCAIL", (WAN_LAST, "patch_embedding_pose.weight")),
-    LaterNetwork("WanDancer", (WAN_LAST, "patch_embedding_global.weight")),
+    LaterNetwork("Wan of another type", (WAN_LAST,), types=WAN_TYPES),
     LaterNetwork("Stable Audio 3", (AUDIO_ROTATION, "transformer.layers.0.self_attn.q_norm.gamma")),
     LaterNetwork(
         "MiniMax Music 3",
@@ -147,7 +147,7 @@ NO_METADATA: Mapping[str, str] = {}
 
 def later_network(shapes: Shapes, metadata: Mapping[str, str] = NO_METADATA) -> LaterNetwork | None:
     """Return the network of a file whose family this engine has not, None for other files."""
-    config = _config_in(metadata)
+    config = described_network(metadata)
     known = (*LATER_NETWORKS, *LATER_PARTS)
     return next((item for item in known for prefix in PREFIXES if item.is_in(shapes, prefix, config)), None)
 
@@ -158,7 +158,7 @@ def describe_later(shapes: Shapes, metadata: Mapping[str, str] = NO_METADATA) ->
     return None if found is None else f"{found.part} of {found.label}, a family that this engine does not have"
 
 
-def _config_in(metadata: Mapping[str, str]) -> Mapping[str, object]:
+def described_network(metadata: Mapping[str, str]) -> Mapping[str, object]:
     """Return the configuration of the network that a file's metadata gives, empty without one."""
     try:
         config = json.loads(metadata.get("config", "{}"))

@@ -34,7 +34,6 @@ from darkroom.engine.layers.rope_options import ROPE_OPTIONS
 from darkroom.engine.layers.shapes import Shapes
 from darkroom.engine.layers.unet_layers import Options
 
-MODEL_TYPE = "animate2"  # in the configuration that files have in their metadata
 MASK_CHANNELS = 4
 WINDOW = "context_window"  # the option that an evaluation of a context window has
 POSE_TIME = 1.0  # of 1000, of the video whose poses are taken

@@ -19,9 +19,10 @@ OF_IMAGE = "blocks.0.cross_attn.k_img.weight"
 REFERENCE = "ref_conv.weight"
 
 # Weights that stay float32 in every type of the network, as ComfyUI keeps them: their layers compute in it.
-FLOAT32_ENDS = tuple(
-    f".{layer}.{weight}" for layer in ("patch_embedding", "vace_patch_embedding") for weight in ("weight", "bias")
-)
+FLOAT32_LAYERS = (
+    "patch_embedding", "vace_patch_embedding", "patch_embedding_pose", "patch_embedding_mask", "patch_embedding_global",
+)  # fmt: skip
+FLOAT32_ENDS = tuple(f".{layer}.{weight}" for layer in FLOAT32_LAYERS for weight in ("weight", "bias"))
 
 
 @dataclass(frozen=True, slots=True)

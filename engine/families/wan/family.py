@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from darkroom.engine.adapters.lora_names import plain_keys
-from darkroom.engine.diffusion.model_sampling_variants import flow_of
+from darkroom.engine.diffusion.model_sampling_variants import DiscreteImageToImageFlow, flow_of
 from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
@@ -20,9 +20,10 @@ from darkroom.engine.families.base import (
 )
 from darkroom.engine.families.text.t5 import umt5_xxl
 from darkroom.engine.families.wan.animate import FACES
-from darkroom.engine.families.wan.animate2 import MODEL_TYPE as ANIMATE2
 from darkroom.engine.families.wan.animate2_denoiser import FollowingVideoDenoiser
 from darkroom.engine.families.wan.config import WanConfig
+from darkroom.engine.families.wan.dancer import KEY_FRAMES
+from darkroom.engine.families.wan.dancer_denoiser import DancingVideoDenoiser
 from darkroom.engine.families.wan.denoiser import (
     AnimatedVideoDenoiser,
     AudioVideoDenoiser,
@@ -32,11 +33,23 @@ from darkroom.engine.families.wan.denoiser import (
     SpeechVideoDenoiser,
 )
 from darkroom.engine.families.wan.humo import SPEECH
+from darkroom.engine.families.wan.infinite_talk import INFINITE_TALK
 from darkroom.engine.families.wan.s2v import AUDIO
-from darkroom.engine.families.wan.transformer_files import NETWORK, channels_of, described_type, find
+from darkroom.engine.families.wan.scail import COLOURS, POSES
+from darkroom.engine.families.wan.scail_denoiser import ColouredVideoDenoiser, PosedVideoDenoiser
+from darkroom.engine.families.wan.transformer_files import (
+    ANIMATE2,
+    CAUSAL,
+    FLOW_RVS,
+    NETWORK,
+    channels_of,
+    described_variant,
+    find,
+)
+from darkroom.engine.families.wan.uni3c import UNI3C
 from darkroom.engine.families.wan.vace import CAMERA, CONTROLS
 from darkroom.engine.families.wan.vae_files import LATENT_CHANNELS, WAN_VAE, WanLatentFormat
-from darkroom.engine.families.wan.video_denoiser import VideoDenoiser
+from darkroom.engine.families.wan.video_denoiser import FrameByFrameDenoiser, SegmentedVideoDenoiser, VideoDenoiser
 
 DEFAULT = Defaults(
     width=832, height=480, steps=30, cfg=6.0, sampler_name="uni_pc", scheduler="simple",
@@ -44,13 +57,19 @@ DEFAULT = Defaults(
     video_latent="EmptyHunyuanLatentVideo", frames=81, frame_rate=16.0, frames_ratio=4,
 )  # fmt: skip
 FLOW = Parameterisation(flow_of, {"shift": 8.0})
-SHIFTED = {ANIMATE2: Parameterisation(flow_of, {"shift": 5.0})}  # by variant
+LESS_SHIFTED = Parameterisation(flow_of, {"shift": 5.0})
+PARAMETERISATIONS = {
+    ANIMATE2: LESS_SHIFTED, CAUSAL: LESS_SHIFTED, FLOW_RVS: Parameterisation(DiscreteImageToImageFlow),
+}  # fmt: skip
 MERGED_BLOCKS = (
     "patch_embedding.", "time_embedding.", "time_projection.", "text_embedding.", "img_emb.",
     *(f"blocks.{index}." for index in range(40)), "head.",
 )  # fmt: skip
 # Variants by the layers that only they have, in ComfyUI's order, then by the channels that enter.
-BY_LAYER = {CONTROLS: "vace", CAMERA: "camera", AUDIO: "sound", SPEECH: "speech", FACES: "animate"}
+BY_LAYER = {
+    CONTROLS: "vace", CAMERA: "camera", AUDIO: "sound", SPEECH: "speech", FACES: "animate", COLOURS: "scail2",
+    POSES: "scail", KEY_FRAMES: "dancer",
+}  # fmt: skip
 BY_CHANNELS = {LATENT_CHANNELS: "", 2 * LATENT_CHANNELS + 4: "image"}
 
 
@@ -62,12 +81,15 @@ def detect(index: TensorIndex) -> Match | None:
     by_layer = next((name for layer, name in BY_LAYER.items() if layer in match.names), None)
     by_channels = BY_CHANNELS.get(channels_of(index, match)[0], "control")
     by_tensors = by_channels if by_layer is None else by_layer
-    return Match(match.specificity, match.names, described_type(index.metadata) or by_tensors)
+    described = described_variant(index.metadata)
+    if described == CAUSAL and by_tensors:
+        described = ""
+    return Match(match.specificity, match.names, described or by_tensors)
 
 
 def parameterise(match: Match, file: TensorReader) -> Parameterisation:
     """Return how the network's output is read, which its variant tells."""
-    return SHIFTED.get(match.variant, FLOW)
+    return PARAMETERISATIONS.get(match.variant, FLOW)
 
 
 FAMILY = ModelFamily(
@@ -83,7 +105,7 @@ FAMILY = ModelFamily(
     vae=WAN_VAE,
     latent_format=WanLatentFormat,
     denoiser_lora_keys=plain_keys,
-    variants=dict.fromkeys(("", "image", "control", *BY_LAYER.values(), ANIMATE2), ()),
+    variants=dict.fromkeys(("", "image", "control", *BY_LAYER.values(), ANIMATE2, CAUSAL, FLOW_RVS), ()),
     variant_types={
         "image": ImageVideoDenoiser,
         "vace": ControlledVideoDenoiser,
@@ -92,7 +114,13 @@ FAMILY = ModelFamily(
         "speech": SpeechVideoDenoiser,
         "animate": AnimatedVideoDenoiser,
         ANIMATE2: FollowingVideoDenoiser,
+        CAUSAL: FrameByFrameDenoiser,
+        FLOW_RVS: SegmentedVideoDenoiser,
+        "scail": PosedVideoDenoiser,
+        "scail2": ColouredVideoDenoiser,
+        "dancer": DancingVideoDenoiser,
     },
+    model_patches=(INFINITE_TALK, UNI3C),
     comfyui=ComfyUiNames("Wan21", ("wan",), {"ModelMergeWAN2_1": MERGED_BLOCKS}),
     default=DEFAULT,
     variant_defaults={"image": replace(DEFAULT, video_latent=None, video_start="WanImageToVideo")},

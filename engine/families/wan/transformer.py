@@ -15,7 +15,7 @@ copy of it for the call has `grid_sizes`, the video's frames, rows and columns o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn import functional
 
 from darkroom.engine.families.wan.blocks import Float32Conv3d, ImageProjection, WanBlock, WanHead
-from darkroom.engine.families.wan.config import AXES, NUM_MODULATIONS, TIME_WIDTH, WanConfig
+from darkroom.engine.families.wan.config import AXES, HEAD_WIDTH, NUM_MODULATIONS, TIME_WIDTH, WanConfig
 from darkroom.engine.layers.basic import Conv2d, Linear
 from darkroom.engine.layers.block_calls import BlockFunction
 from darkroom.engine.layers.patches import PATCH, tokens_of
@@ -33,6 +33,7 @@ from darkroom.engine.layers.rotary import rotations
 from darkroom.engine.layers.sinusoids import sinusoids_of_powers
 from darkroom.engine.layers.unet_layers import Options
 
+CELLS = "cells"  # input of hooks with the rows and columns of the video's latent
 GRID = "grid_sizes"  # transformer option with the video's frames, rows and columns of patches
 
 Inputs = Mapping[str, Any]
@@ -60,6 +61,12 @@ def video_places(
 def rotations_at(places: torch.Tensor) -> torch.Tensor:
     """Return the rotations [1, T, 1, 64, 2, 2] of tokens at places [1, T, 3]."""
     return rotations(places, AXES).transpose(1, 2)
+
+
+def turned_by(pe: torch.Tensor, number: int) -> torch.Tensor:
+    """Return rotations [1, T, 1, 64, 2, 2] with those of a video's number in all channels behind them."""
+    place = torch.full([1, 1, 1], float(number), device=pe.device)
+    return pe @ rotations(place, (HEAD_WIDTH,)).transpose(1, 2)
 
 
 def patched(x: torch.Tensor) -> torch.Tensor:
@@ -91,7 +98,8 @@ class WanTransformer(nn.Module):
     """`forward(x [B, in, F, h, w], timesteps [B] or [B, F], context [B, T, context_dim])` -> `[B, out, F, h, w]`.
 
     `clip_fea` [B, P, image_dim] is what an image encoder saw, `reference_latent` [B, C, h, w] a reference image,
-    `time_dim_concat` [B, C, f, h, w] further frames behind the video. Built without weights being drawn when a
+    `time_dim_concat` [B, C, f, h, w] further frames behind the video, `context_latents` other videos and images
+    [B, C, f, h, w] of any size that it is made from. Built without weights being drawn when a
     `torch.device("meta")` context is open.
     """
 
@@ -141,6 +149,7 @@ class WanTransformer(nn.Module):
         if time_dim_concat is not None:
             padded = torch.cat([padded, patched(time_dim_concat)], dim=2)
         inputs |= {ROPE_OPTIONS: options.get(ROPE_OPTIONS), "context": context, "clip_fea": clip_fea}
+        inputs[CELLS] = (height, width)
         tokens = self.tokens_of(padded, timesteps, inputs)
         time, vec = self.modulations(tokens.levels, tokens.img.dtype)
         text, image_tokens = self.read(context, clip_fea, inputs)
@@ -150,10 +159,17 @@ class WanTransformer(nn.Module):
         shared = {"txt": text, "vec": vec, "pe": tokens.pe, "transformer_options": options}
         img = self.through_blocks(tokens, shared, image_tokens, inputs)
         count = math.prod(tokens.grid)
-        patches: torch.Tensor = self.head(img, time)[:, tokens.first : tokens.first + count]
-        patches = patches.view(-1, *tokens.grid, PATCH, PATCH, self.config.out_channels)
-        video = patches.permute(0, 6, 1, 2, 4, 3, 5).flatten(5, 6).flatten(3, 4)  # [B, C, F, h, w]
-        return video[:, :, :frames, :height, :width]
+        patches: torch.Tensor = self.head_of(inputs)(img, time)[:, tokens.first : tokens.first + count]
+        return self.drawn(patches, tokens.grid)[:, :, :frames, :height, :width]
+
+    def head_of(self, inputs: Inputs) -> nn.Module:
+        """Return the last layer for these inputs."""
+        return self.head
+
+    def drawn(self, patches: torch.Tensor, grid: tuple[int, int, int]) -> torch.Tensor:
+        """Return patches [B, T, 4 * C] of frames, rows and columns as a video [B, C, F, h, w]."""
+        cells = patches.view(-1, *grid, PATCH, PATCH, self.config.out_channels)
+        return cells.permute(0, 6, 1, 2, 4, 3, 5).flatten(5, 6).flatten(3, 4)
 
     def modulations(self, levels: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the embedded noise levels [B, N, D] and the modulations [B, N, 6, D] of levels [B, N]."""
@@ -167,19 +183,25 @@ class WanTransformer(nn.Module):
         return cells
 
     def tokens_of(self, x: torch.Tensor, timesteps: torch.Tensor, inputs: Inputs) -> VideoTokens:
-        """Return the tokens of a video of whole patches, and of a reference image before them."""
+        """Return the tokens of a video of whole patches, of a reference image before and other videos behind them."""
         cells = self.embedded(x, inputs)
         frames, rows, columns = cells.shape[2:]
-        levels = timesteps.view(x.shape[0], -1)
-        img = tokens_of(cells)
+        img, before = [tokens_of(cells)], 0
         reference: torch.Tensor | None = inputs.get("reference_latent")
-        if self.ref_conv is None or reference is None:
-            pe = rotations_at(video_places(frames, rows, columns, device=x.device, options=inputs))
-            return VideoTokens(img, levels, pe, (frames, rows, columns))
-        before = self.ref_conv(reference).flatten(2).transpose(1, 2)
-        pe = rotations_at(video_places(frames + 1, rows, columns, device=x.device, options=inputs))
-        joined = torch.cat([before, img], dim=1)
-        return VideoTokens(joined, levels, pe, (frames, rows, columns), first=before.shape[1])
+        if self.ref_conv is not None and reference is not None:
+            img.insert(0, self.ref_conv(reference).flatten(2).transpose(1, 2))
+            before = 1
+        places = video_places(frames + before, rows, columns, device=x.device, options=inputs)
+        pe = [rotations_at(places)]
+        others: Sequence[torch.Tensor] = inputs.get("context_latents") or ()
+        for number, other in enumerate(others, start=1):
+            patches: torch.Tensor = self.patch_embedding(patched(other))
+            img.append(tokens_of(patches))
+            own = rotations_at(video_places(*patches.shape[2:], device=x.device, options=inputs))
+            pe.append(turned_by(own, number))
+        first = before * img[0].shape[1]
+        levels = timesteps.view(x.shape[0], -1)
+        return VideoTokens(torch.cat(img, dim=1), levels, torch.cat(pe, dim=1), (frames, rows, columns), first=first)
 
     def read(
         self, context: torch.Tensor, clip_fea: torch.Tensor | None, inputs: Inputs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
@@ -10,13 +9,23 @@ from typing import Any
 from torch import nn
 
 from darkroom.engine.families.base import Match, TensorIndex
+from darkroom.engine.families.later_networks import described_network
 from darkroom.engine.families.transformer_files import PREFIX, detect_by, transformer
 from darkroom.engine.families.wan.animate import FACES, WanAnimateConfig, WanAnimateTransformer, wan_animate_config
-from darkroom.engine.families.wan.animate2 import MODEL_TYPE as ANIMATE2
 from darkroom.engine.families.wan.animate2 import WanAnimate2Config, WanAnimate2Transformer
+from darkroom.engine.families.wan.causal import WanCausalConfig, WanCausalTransformer
 from darkroom.engine.families.wan.config import FIRST, FLOAT32_ENDS, MARK, WanConfig, wan_config
+from darkroom.engine.families.wan.dancer import (
+    KEY_FRAMES,
+    DancerConfig,
+    DancerTransformer,
+    dancer_config,
+    with_single_layers,
+)
+from darkroom.engine.families.wan.flow_rvs import FlowRvsConfig
 from darkroom.engine.families.wan.humo import SPEECH, HumoConfig, HumoTransformer, humo_config
 from darkroom.engine.families.wan.s2v import AUDIO, WanS2vConfig, WanS2vTransformer, wan_s2v_config
+from darkroom.engine.families.wan.scail import COLOURS, POSES, ScailConfig, ScailTransformer, scail_config
 from darkroom.engine.families.wan.transformer import WanTransformer
 from darkroom.engine.families.wan.vace import (
     CAMERA,
@@ -42,6 +51,9 @@ CONFIGURATIONS = {
     AUDIO: wan_s2v_config,
     SPEECH: humo_config,
     FACES: wan_animate_config,
+    COLOURS: scail_config,
+    POSES: scail_config,
+    KEY_FRAMES: dancer_config,
 }
 NETWORKS: dict[type[WanConfig], type[WanTransformer]] = {
     WanConfig: WanTransformer,
@@ -51,9 +63,18 @@ NETWORKS: dict[type[WanConfig], type[WanTransformer]] = {
     HumoConfig: HumoTransformer,
     WanAnimateConfig: WanAnimateTransformer,
     WanAnimate2Config: WanAnimate2Transformer,
+    WanCausalConfig: WanCausalTransformer,
+    FlowRvsConfig: WanTransformer,
+    ScailConfig: ScailTransformer,
+    DancerConfig: DancerTransformer,
 }
-# Configurations of networks that have the tensors of another one, by the type in the file's metadata.
-DESCRIBED: dict[str, type[WanConfig]] = {ANIMATE2: WanAnimate2Config}
+# Networks that have the tensors of another one: variant -> configuration, and what the file's metadata have of it.
+ANIMATE2, CAUSAL, FLOW_RVS = "animate2", "causal", "flow_rvs"
+DESCRIBED: dict[str, tuple[type[WanConfig], Mapping[str, object]]] = {
+    ANIMATE2: (WanAnimate2Config, {"model_type": "animate2"}),
+    CAUSAL: (WanCausalConfig, {"causal_ar": True}),
+    FLOW_RVS: (FlowRvsConfig, {"model_type": "flow_rvs"}),
+}
 
 
 def configure(shapes: Shapes) -> WanConfig:
@@ -69,42 +90,38 @@ def build(config: WanConfig) -> nn.Module:
     return made
 
 
-def described(metadata: Mapping[str, str]) -> Mapping[str, object]:
-    """Return the configuration of the network in a file's metadata, empty for a file without one."""
-    try:
-        config = json.loads(metadata.get(METADATA, "{}"))
-    except (ValueError, RecursionError):
-        return {}
-    transformer = config.get("transformer") if isinstance(config, dict) else None
-    return transformer if isinstance(transformer, dict) else {}
-
-
-def described_type(metadata: Mapping[str, str]) -> str:
-    """Return the type of a network that its tensors do not tell, by a file's metadata; "" for other networks."""
-    found = described(metadata).get("model_type")
-    return found if isinstance(found, str) and found in DESCRIBED else ""
+def described_variant(metadata: Mapping[str, str]) -> str:
+    """Return the variant of a network that its tensors do not tell, by a file's metadata; "" for other networks."""
+    found = described_network(metadata)
+    fitting = (name for name, (_, told) in DESCRIBED.items() if all(found.get(key) == told[key] for key in told))
+    return next(fitting, "")
 
 
 def as_described(config: WanConfig, metadata: Mapping[str, str]) -> WanConfig:
     """Return the configuration of the network that the metadata name."""
-    kind = DESCRIBED.get(described_type(metadata))
-    return config if kind is None or type(config) is not WanConfig else kind(**asdict(config))
+    variant = described_variant(metadata)
+    if not variant or type(config) is not WanConfig or (variant == CAUSAL and config.image_dim):
+        return config
+    return DESCRIBED[variant][0](**asdict(config))
 
 
 def description(config: WanConfig) -> dict[str, dict[str, Any]]:
     """Return the metadata by which the network of a configuration is known from others of its tensors."""
-    named = next((name for name, kind in DESCRIBED.items() if type(config) is kind), None)
-    return {} if named is None else {METADATA: {"transformer": {"model_type": named}}}
+    found = next((told for kind, told in DESCRIBED.values() if type(config) is kind), None)
+    return {} if found is None else {METADATA: {"transformer": dict(found)}}
 
 
+TRANSFORMER = transformer(
+    MARK,
+    configure=configure,
+    build=build,
+    dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
+    prefixes=PREFIXES,
+)
 NETWORK = replace(
-    transformer(
-        MARK,
-        configure=configure,
-        build=build,
-        dtypes=DtypePolicy(prefers=("float16", "bfloat16")),
-        prefixes=PREFIXES,
-    ),
+    TRANSFORMER,
+    layouts=tuple(map(with_single_layers, TRANSFORMER.layouts)),
+    in_checkpoint=tuple(map(with_single_layers, TRANSFORMER.in_checkpoint)),
     float32_ends=FLOAT32_ENDS,
     as_described=as_described,
     description=description,

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from darkroom.engine.diffusion.conditions import BatchedInput, RegularInput, spread_to_batch_size
+from darkroom.engine.diffusion.conditions import BatchedInput, ListInput, RegularInput, spread_to_batch_size
 from darkroom.engine.diffusion.denoiser import fit
+from darkroom.engine.diffusion.windowed_batches import LatentWindow
 from darkroom.engine.families.joint_text_denoiser import TextTokensDenoiser
 
 MASK_CHANNELS = 4  # of the frames that one latent frame is
@@ -42,7 +44,7 @@ class VideoDenoiser(TextTokensDenoiser):
         if image.shape[1] != room and (not self.always_masked or image.shape[1] == num_extra):
             return image
         image = image[:, :room]
-        mask = self._mask(kwargs.get("concat_mask", kwargs.get("denoise_mask")), noise, device)
+        mask = self.given_mask(kwargs.get("concat_mask", kwargs.get("denoise_mask")), noise, device)
         place = kwargs.get("concat_mask_index", 0)
         return torch.cat([image[:, :place], mask, image[:, place:]], dim=1)
 
@@ -61,7 +63,7 @@ class VideoDenoiser(TextTokensDenoiser):
             )
         return tokens
 
-    def _mask(self, mask: torch.Tensor | None, noise: torch.Tensor, device: torch.device) -> torch.Tensor:
+    def given_mask(self, mask: torch.Tensor | None, noise: torch.Tensor, device: torch.device) -> torch.Tensor:
         """Return the mask [B, 4, f, h, w] of what is given (1) and not drawn; nothing without a mask."""
         if mask is None:
             return torch.zeros_like(noise)[:, :MASK_CHANNELS]
@@ -81,7 +83,40 @@ class VideoDenoiser(TextTokensDenoiser):
         references = kwargs.get("reference_latents")
         if references is not None:
             inputs["reference_latent"] = RegularInput(self.process_latent_in(references[-1])[:, :, 0])
+        others: Sequence[torch.Tensor] | None = kwargs.get("context_latents")
+        if others is not None:
+            inputs["context_latents"] = ListInput([self.process_latent_in(other) for other in others])
         return inputs
+
+    def cut_for_window(
+        self, name: str, given: BatchedInput, window: LatentWindow, retained: Sequence[int]
+    ) -> BatchedInput | None:
+        """Return the part of an input for a context window, None for one that is cut as the latent is.
+
+        Of other videos those of as many frames are cut.
+        """
+        if name != "context_latents":
+            return None
+        frames = window.total_frames
+        whole = [other.ndim <= window.dim or other.shape[window.dim] != frames for other in given.cond]
+        cut = [
+            other if is_whole else window.get_tensor(other, retained=retained)
+            for other, is_whole in zip(given.cond, whole, strict=True)
+        ]
+        return ListInput(cut)
+
+
+class FrameByFrameDenoiser(VideoDenoiser):
+    """Wan that draws a few frames after the other."""
+
+    comfy_name = "WAN21_CausalAR"
+
+
+class SegmentedVideoDenoiser(VideoDenoiser):
+    """FlowRVS, which draws what a text names in a video."""
+
+    comfy_name = "WAN21_FlowRVS"
+    always_masked = True
 
 
 def _resized(frames: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

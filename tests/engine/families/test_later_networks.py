@@ -29,7 +29,6 @@ NEIGHBOURS: Mapping[str, tuple[str, Mapping[str, tuple[int, ...]], tuple[str, ..
     "flux": ("Ovis-Image", {"double_blocks.0.img_mlp.gate_proj.weight": (8, 8)}, ("vector_in.in_layer.weight",)),
     "lumina2": ("NewBie", {"clip_text_pooled_proj.0.weight": (8,)}, ()),
     "omnigen2": ("Boogu-Image", {"double_stream_layers.0.img_instruct_attn.processor.img_to_q.weight": (8, 8)}, ()),
-    "wan": ("SCAIL", {"patch_embedding_pose.weight": (8, 20, 1, 2, 2)}, ()),
     "stable_audio": ("Stable Audio 3", {"transformer.layers.0.self_attn.q_norm.gamma": (8,)}, ()),
     "hunyuan_video": ("HunyuanVideo 1.5", {"cond_type_embedding.weight": (3, 8)}, ("vector_in.in_layer.weight",)),
     "z_image": ("Ming-Image", {"__ming_image__": (1,)}, ()),
@@ -47,7 +46,7 @@ def label_of(shapes: Shapes, metadata: Mapping[str, str]) -> str | None:
 
 def metadata_of(network: LaterNetwork) -> dict[str, str]:
     """The metadata that the network is known by."""
-    return {} if network.config is None else {"config": json.dumps({"transformer": dict([network.config])})}
+    return {"config": json.dumps({"transformer": {"model_type": "another"}})} if network.types else {}
 
 
 def tensors_of(network: LaterNetwork, prefix: str) -> dict[str, tuple[int, ...]]:
@@ -80,7 +79,9 @@ def test_it_is_not_named_without_one_of_its_tensors(network: LaterNetwork) -> No
     for name, (axis, length) in network.sizes.items():
         other = tuple(length + 1 if index == axis else 4 for index in range(2))
         assert label_of({**shapes, name: other}, metadata) != network.label
-    assert network.config is None or label_of(shapes, {}) != network.label
+    for known in network.types:
+        assert label_of(shapes, {"config": json.dumps({"transformer": {"model_type": known}})}) != network.label
+    assert not network.types or label_of(shapes, {}) != network.label
 
 
 @pytest.mark.parametrize("part", LATER_PARTS, ids=lambda part: part.label)
@@ -105,11 +106,11 @@ def test_a_network_is_named_in_the_folders_of_vaes_and_of_text_encoders_too(netw
 
 @pytest.mark.parametrize("kind", ["vae", "text_encoders", "diffusion_models"])
 def test_a_file_known_by_its_metadata_is_named_in_every_folder(tmp_path: Path, kind: str) -> None:
-    network = next(item for item in LATER_NETWORKS if item.label == "FlowRVS")
+    network = next(item for item in LATER_NETWORKS if item.types)
     path = tmp_path / "f.safetensors"
     tensors = {name: torch.zeros(shape) for name, shape in tensors_of(network, "").items()}
     write_safetensors(path, tensors, metadata_of(network))
-    assert "a network of FlowRVS" in str(fault_of_file(path, kind))
+    assert f"a network of {network.label}" in str(fault_of_file(path, kind))
 
 
 @pytest.mark.parametrize("family", registry.families(), ids=lambda family: family.name)

@@ -29,7 +29,8 @@ class Network(torch.nn.Module):
         ("wan/wan_t2v", "wan", ""), ("wan/wan_i2v", "wan", "image"), ("wan/wan22_i2v_low", "wan", "image"),
         ("wan/wan_fun_control", "wan", "control"), ("wan/wan22_fun_control", "wan", "control"),
         ("wan/wan_vace", "wan", "vace"), ("wan/wan22_camera", "wan", "camera"), ("wan/wan22_animate", "wan", "animate"),
-        ("wan/wan_animate2", "wan", "animate2"),
+        ("wan/wan_animate2", "wan", "animate2"), ("wan/wan_scail", "wan", "scail"), ("wan/wan_scail2", "wan", "scail2"),
+        ("wan/wan_causal", "wan", "causal"), ("wan/wan_flow_rvs", "wan", "flow_rvs"),
         ("wan/wan22_s2v", "wan", "sound"), ("wan/wan_humo", "wan", "speech"), ("wan22/wan22_5b", "wan22", ""),
         ("wan22/wan22_5b_fun_control", "wan22", "control"),
     ],
@@ -46,6 +47,25 @@ def test_a_network_is_known_by_its_layers_and_built_with_them(layout: str, famil
     described = {name: json.dumps(text) for name, text in denoiser.description(network.config).items()}
     assert described == metadata
     assert {name: tuple(weight.shape) for name, weight in network.state_dict().items()} == shapes
+
+
+def test_music_in_one_tensor_is_read_as_queries_keys_and_values() -> None:
+    tensors = json.loads((LAYOUTS / "wan/wan_dancer.json").read_text("utf-8"))["tensors"]
+    index = TensorIndex({name: tuple(shape) for name, shape in tensors.items()})
+    assert "music_encoder.1.self_attn.in_proj_weight" in index.shapes
+    found = registry.recognise(index)
+    assert (found.family.name, found.match.variant) == ("wan", "dancer")
+    own = registry.shapes_under(found.match.names, index.shapes)
+    with unfilled():
+        network = found.family.denoiser.build(found.family.denoiser.configure(own))
+    assert {name: tuple(weight.shape) for name, weight in network.state_dict().items()} == own
+
+
+def test_a_network_from_images_is_not_taken_for_one_that_draws_frame_after_frame() -> None:
+    tensors = json.loads((LAYOUTS / "wan/wan_i2v.json").read_text("utf-8"))["tensors"]
+    metadata = {"config": json.dumps({"transformer": {"causal_ar": True}})}
+    found = registry.recognise(TensorIndex({name: tuple(shape) for name, shape in tensors.items()}, metadata))
+    assert found.match.variant == "image"
 
 
 def concat(in_channels: int, **given: Any) -> torch.Tensor | None:

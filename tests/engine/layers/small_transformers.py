@@ -58,9 +58,13 @@ from darkroom.engine.families.stable_audio.transformer import StableAudioConfig,
 from darkroom.engine.families.wan.animate import FaceAttention
 from darkroom.engine.families.wan.animate2 import WanAnimate2Config, WanAnimate2Transformer
 from darkroom.engine.families.wan.config import WanConfig
+from darkroom.engine.families.wan.dancer import DancerConfig, DancerTransformer
 from darkroom.engine.families.wan.humo import HumoConfig, HumoTransformer
 from darkroom.engine.families.wan.s2v import WanS2vConfig, WanS2vTransformer
+from darkroom.engine.families.wan.scail import ScailConfig, ScailTransformer
 from darkroom.engine.families.wan.transformer import WanTransformer
+from darkroom.engine.families.wan.uni3c import ControlBlock as CameraControlBlock
+from darkroom.engine.families.wan.uni3c import Uni3cConfig
 from darkroom.engine.families.wan.vace import WanVaceConfig, WanVaceTransformer
 from darkroom.engine.formats.unfilled import give_memory, unfilled
 from darkroom.engine.layers.rotary import rotations
@@ -382,6 +386,31 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
     "wan with poses of a video": SmallTransformer(
         lambda: WanAnimate2Transformer(WanAnimate2Config(**{**WAN, "in_channels": 12}, image_dim=16)),
         _video(12, 24, 1000.0, pose_latents=lambda drawn: drawn(BATCH, 4, 2, 4, 6)),
+    ),
+    "wan with drawn poses": SmallTransformer(
+        lambda: ScailTransformer(ScailConfig(**{**WAN, "in_channels": 5}, image_dim=16, mask_channels=3)),
+        _video(
+            5, 24, 1000.0,
+            pose_latents=lambda drawn: drawn(BATCH, 5, 3, 2, 3),
+            sam_latents=lambda drawn: drawn(BATCH, 3, 3, 2, 3),
+            reference_latent=lambda drawn: drawn(BATCH, 5, 1, 4, 6),
+            ref_mask_latents=lambda drawn: drawn(BATCH, 3, 4, 4, 6),
+        ),
+    ),
+    "wan with music": SmallTransformer(
+        lambda: DancerTransformer(
+            DancerConfig(
+                **{**WAN, "in_channels": 12}, image_dim=16, num_features=5, music_width=32, music_inner=24,
+                num_music_layers=1, num_music_blocks=1,
+            )
+        ),
+        _of((12, 3, 4, 8), 24, 1000.0, {"audio_embed": lambda drawn: drawn(BATCH, 9, 5), "fps": lambda drawn: 7.5}),
+    ),
+    "wan control of cameras": SmallTransformer(
+        lambda: CameraControlBlock(Uni3cConfig(192, 1, 96, 36, 192, 128)),
+        lambda drawn: {
+            "x": drawn(2, 12, 192), "time": drawn(2, 128), "pe": rotations(drawn(1, 12, 3), (4, 4, 4)).transpose(1, 2),
+        },
     ),
     "wan with faces": SmallTransformer(
         lambda: FaceAttention(256), lambda drawn: {"x": drawn(2, 12, 256), "faces": drawn(2, 3, 5, 256)}

@@ -43,6 +43,7 @@ WITHOUT = {
     ("qwen_image control of blocks", "queries and keys"): "it attends to nothing",
     ("qwen_image control of blocks", "residuals"): "the network adds what the layer returns",
     ("qwen_image control of blocks", "norms of residuals"): "the network adds what the layer returns",
+    ("wan control of cameras", "norms of residuals"): "each norm brings the gate of what follows it",
     ("wan with faces", "residuals"): "the network adds what the layer returns",
     ("wan with faces", "norms of residuals"): "the network adds what the layer returns",
     ("wan with faces", "activations"): "attention alone",
