@@ -9,12 +9,14 @@ from darkroom.engine.families.wan.nodes import (
     cameras,
     context,
     controls,
+    figure_colours,
     images,
     latents,
+    scail,
     tracks,
 )
 
 NODES = (
-    *latents.NODES, *images.NODES, *controls.NODES, *cameras.NODES, *tracks.NODES, *animation.NODES, *animate2.NODES,
-    *audio.NODES, *context.NODES,
+    *latents.NODES, *images.NODES, *controls.NODES, *cameras.NODES, *tracks.NODES, *animation.NODES,
+    *animate2.NODES, *scail.NODES, *figure_colours.NODES, *audio.NODES, *context.NODES,
 )  # fmt: skip

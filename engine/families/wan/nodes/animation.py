@@ -16,6 +16,7 @@ from darkroom.engine.families.wan.nodes.latents import (
     Seen,
     Side,
     fitted,
+    frames_from,
     grey_video,
     held_to,
     num_latent_frames,
@@ -31,11 +32,6 @@ from darkroom.engine.nodes.sockets import CONDITIONING, INT, MASK, VAE
 from darkroom.engine.nodes.widgets import Int
 
 FACE_PX = 512  # a side of the images of faces
-
-
-def _from(frames: torch.Tensor | None, offset: int) -> torch.Tensor | None:
-    """Return frames from a place on, None for none."""
-    return None if frames is None or frames.shape[0] <= offset else frames[offset:]
 
 
 def _mask_of_figure(mask: torch.Tensor, offset: int, length: int, width: int, height: int) -> torch.Tensor | None:
@@ -106,16 +102,16 @@ def wan_animate_to_video(
         num_kept = latent_kept * FRAMES_RATIO - (FRAMES_RATIO - 1)
         mask[:, :, : latent_kept * FRAMES_RATIO] = 0.0
     guide.set_clip_vision(clip_vision_output)
-    poses = _from(pose_video, video_frame_offset)
+    poses = frames_from(pose_video, video_frame_offset)
     if poses is not None:
         poses = fitted(poses[:length], width, height, "area")[..., :3]
         guide.set(pose_video_latent=vae.encode(held_to(poses, length)))
-    faces = _from(face_video, video_frame_offset)
+    faces = frames_from(face_video, video_frame_offset)
     if faces is not None:
         pixels = fitted(faces[:length], FACE_PX, FACE_PX, "area").movedim(-1, 0)[None] * 2.0 - 1.0  # [1, 3, F, H, W]
         guide.positive = with_options(guide.positive, face_video_pixels=pixels)
         guide.negative = with_options(guide.negative, face_video_pixels=pixels * 0.0 - 1.0)
-    background = _from(background_video, video_frame_offset)
+    background = frames_from(background_video, video_frame_offset)
     if background is not None:
         background = fitted(background[:length, :, :, :3], width, height, "area")
         video[num_kept : background.shape[0]] = background[num_kept:]

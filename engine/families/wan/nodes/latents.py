@@ -57,6 +57,11 @@ def fitted(frames: torch.Tensor, width: int, height: int, method: str = "bilinea
     return resize_image(frames, width, height, method, "center")
 
 
+def frames_from(frames: torch.Tensor | None, offset: int) -> torch.Tensor | None:
+    """Return frames [F, H, W, C] from one on, None for none."""
+    return None if frames is None or frames.shape[0] <= offset else frames[offset:]
+
+
 def held_to(frames: torch.Tensor, length: int) -> torch.Tensor:
     """Return frames [F, H, W, C] with the last one repeated up to `length` frames."""
     missing = frames[-1:].expand(max(0, length - frames.shape[0]), -1, -1, -1)
