@@ -11,6 +11,7 @@ from darkroom.engine.families.wan.nodes import (
     controls,
     figure_colours,
     images,
+    infinite_talk,
     latents,
     scail,
     tracks,
@@ -18,5 +19,5 @@ from darkroom.engine.families.wan.nodes import (
 
 NODES = (
     *latents.NODES, *images.NODES, *controls.NODES, *cameras.NODES, *tracks.NODES, *animation.NODES,
-    *animate2.NODES, *scail.NODES, *figure_colours.NODES, *audio.NODES, *context.NODES,
+    *animate2.NODES, *scail.NODES, *figure_colours.NODES, *infinite_talk.NODES, *audio.NODES, *context.NODES,
 )  # fmt: skip

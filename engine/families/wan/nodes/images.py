@@ -28,6 +28,18 @@ from darkroom.engine.nodes.markers import Out
 from darkroom.engine.nodes.sockets import CONDITIONING, VAE
 
 
+def begin_with(guide: VideoGuide, images: torch.Tensor) -> torch.Tensor:
+    """Let a video begin with images [F, H, W, C], and return the latent [1, C, f, h, w] of them and grey."""
+    given = fitted(images[: guide.length], guide.width, guide.height)
+    frames = grey_video(guide.length, guide.width, guide.height, given.shape[-1])
+    frames[: given.shape[0]] = given
+    concat: torch.Tensor = guide.vae.encode(frames[..., :3])
+    mask = torch.ones(1, 1, guide.latent.shape[2], *concat.shape[-2:])
+    mask[:, :, : num_latent_frames(given.shape[0])] = 0.0
+    guide.set(concat_latent_image=concat, concat_mask=mask)
+    return concat
+
+
 @node("WanImageToVideo", display_name=None, category="model/conditioning/wan", python_module=MODULE)
 def wan_image_to_video(
     context: NodeContext,
@@ -45,13 +57,7 @@ def wan_image_to_video(
     """Let a video begin with images."""
     guide = VideoGuide(positive, negative, vae, width, height, length, batch_size)
     if start_image is not None:
-        given = fitted(start_image[:length], width, height)
-        frames = grey_video(length, width, height, given.shape[-1])
-        frames[: given.shape[0]] = given
-        concat: torch.Tensor = vae.encode(frames[..., :3])
-        mask = torch.ones(1, 1, guide.latent.shape[2], *concat.shape[-2:])
-        mask[:, :, : num_latent_frames(given.shape[0])] = 0.0
-        guide.set(concat_latent_image=concat, concat_mask=mask)
+        begin_with(guide, start_image)
     guide.set_clip_vision(clip_vision_output)
     return guide.outputs
 
