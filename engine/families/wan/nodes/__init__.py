@@ -13,11 +13,13 @@ from darkroom.engine.families.wan.nodes import (
     images,
     infinite_talk,
     latents,
+    move_tracks,
     scail,
     tracks,
 )
 
 NODES = (
     *latents.NODES, *images.NODES, *controls.NODES, *cameras.NODES, *tracks.NODES, *animation.NODES,
-    *animate2.NODES, *scail.NODES, *figure_colours.NODES, *infinite_talk.NODES, *audio.NODES, *context.NODES,
+    *animate2.NODES, *scail.NODES, *figure_colours.NODES, *infinite_talk.NODES, *move_tracks.NODES,
+    *audio.NODES, *context.NODES,
 )  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import torch
@@ -14,8 +15,9 @@ from torch.nn import functional
 
 from darkroom.engine.diffusion.conditions import spread_to_batch_size
 from darkroom.engine.families.wan.nodes.guide import VideoGuide
-from darkroom.engine.families.wan.nodes.images import wan_image_to_video
+from darkroom.engine.families.wan.nodes.images import begin_with, wan_image_to_video
 from darkroom.engine.families.wan.nodes.latents import (
+    CELL_PX,
     FRAMES_RATIO,
     GREY,
     MODULE,
@@ -144,4 +146,61 @@ def wan_track_to_video(
     return guide.outputs
 
 
-NODES = (wan_track_to_video,)
+def visibility_of(tracks: Mapping[str, Any]) -> torch.Tensor:
+    """Return which points [F, N] of tracks are visible."""
+    path: torch.Tensor = tracks["track_path"]
+    visible: torch.Tensor | None = tracks.get("track_visibility")
+    if visible is None:
+        return torch.ones(path.shape[:2], dtype=torch.bool)
+    return visible.expand(-1, path.shape[1])
+
+
+def carried_along(
+    latent: torch.Tensor, tracks: Mapping[str, Any], width: int, height: int, strength: float
+) -> torch.Tensor:
+    """Return a latent [1, C, f, h, w] with the first frame's cells under tracks at the cells that they go to.
+
+    Where several tracks meet the last one is there. `strength` is the share of the carried cell.
+    """
+    size = torch.tensor([width, height])
+    points = tracks["track_path"][::FRAMES_RATIO][: latent.shape[2]]  # [f, N, 2]
+    visible = visibility_of(tracks)[::FRAMES_RATIO][: points.shape[0]]
+    inside = visible & ((points >= 0) & (points < size)).all(dim=-1)
+    cells = torch.where(inside[..., None], points // CELL_PX, -1).long()
+    carried = latent.clone()
+    for number in range(cells.shape[1]):
+        source_x, source_y = cells[0, number].tolist()  # the last row and column for a point that is not visible
+        frames = inside[1:, number].nonzero()[:, 0] + 1
+        columns, rows = cells[frames, number].unbind(dim=1)
+        source, given = latent[:, :, 0, source_y, source_x, None], latent[:, :, frames, rows, columns]
+        carried[:, :, frames, rows, columns] = given + (source - given) * strength
+    return carried
+
+
+@node("WanMoveTrackToVideo", display_name=None, category="model/conditioning/wan/move",
+      python_module="comfy_extras.nodes_wanmove")  # fmt: skip
+def wan_move_track_to_video(
+    context: NodeContext,
+    *,
+    positive: CONDITIONING,
+    negative: CONDITIONING,
+    vae: VAE,
+    tracks: Annotated[Mapping[str, Any] | None, Socket("TRACKS"), Optional()] = None,
+    strength: Annotated[float, Float(min=0.0, max=100.0, step=0.01)] = 1.0,
+    width: Side = 832,
+    height: Side = 480,
+    length: Length = 81,
+    batch_size: Count = 1,
+    start_image: IMAGE,
+    clip_vision_output: Seen = None,
+) -> tuple[Positive, Negative, Start]:
+    """Let a video begin with an image whose points move along tracks (Chu et al. 2025, arXiv 2512.08765)."""
+    guide = VideoGuide(positive, negative, vae, width, height, length, batch_size)
+    latent = begin_with(guide, start_image)
+    if tracks is not None and strength > 0.0:
+        guide.set(concat_latent_image=carried_along(latent, tracks, width, height, strength))
+    guide.set_clip_vision(clip_vision_output)
+    return guide.outputs
+
+
+NODES = (wan_track_to_video, wan_move_track_to_video)
