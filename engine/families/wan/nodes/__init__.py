@@ -6,6 +6,7 @@ from darkroom.engine.families.wan.nodes import (
     animate2,
     animation,
     audio,
+    camera_control,
     cameras,
     context,
     controls,
@@ -21,5 +22,5 @@ from darkroom.engine.families.wan.nodes import (
 NODES = (
     *latents.NODES, *images.NODES, *controls.NODES, *cameras.NODES, *tracks.NODES, *animation.NODES,
     *animate2.NODES, *scail.NODES, *figure_colours.NODES, *infinite_talk.NODES, *move_tracks.NODES,
-    *audio.NODES, *context.NODES,
+    *camera_control.NODES, *audio.NODES, *context.NODES,
 )  # fmt: skip
