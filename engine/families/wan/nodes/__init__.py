@@ -10,6 +10,7 @@ from darkroom.engine.families.wan.nodes import (
     cameras,
     context,
     controls,
+    dancer,
     figure_colours,
     images,
     infinite_talk,
@@ -22,5 +23,5 @@ from darkroom.engine.families.wan.nodes import (
 NODES = (
     *latents.NODES, *images.NODES, *controls.NODES, *cameras.NODES, *tracks.NODES, *animation.NODES,
     *animate2.NODES, *scail.NODES, *figure_colours.NODES, *infinite_talk.NODES, *move_tracks.NODES,
-    *camera_control.NODES, *audio.NODES, *context.NODES,
+    *camera_control.NODES, *dancer.NODES, *audio.NODES, *context.NODES,
 )  # fmt: skip
