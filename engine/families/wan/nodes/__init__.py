@@ -6,6 +6,7 @@ from darkroom.engine.families.wan.nodes import (
     animate2,
     animation,
     audio,
+    autoregressive,
     camera_control,
     cameras,
     context,
@@ -23,5 +24,5 @@ from darkroom.engine.families.wan.nodes import (
 NODES = (
     *latents.NODES, *images.NODES, *controls.NODES, *cameras.NODES, *tracks.NODES, *animation.NODES,
     *animate2.NODES, *scail.NODES, *figure_colours.NODES, *infinite_talk.NODES, *move_tracks.NODES,
-    *camera_control.NODES, *dancer.NODES, *audio.NODES, *context.NODES,
+    *camera_control.NODES, *dancer.NODES, *autoregressive.NODES, *audio.NODES, *context.NODES,
 )  # fmt: skip
