@@ -7,6 +7,8 @@ from darkroom.engine.families.wan.nodes import (
     animation,
     audio,
     autoregressive,
+    bernini,
+    block_swap,
     camera_control,
     cameras,
     context,
@@ -24,5 +26,6 @@ from darkroom.engine.families.wan.nodes import (
 NODES = (
     *latents.NODES, *images.NODES, *controls.NODES, *cameras.NODES, *tracks.NODES, *animation.NODES,
     *animate2.NODES, *scail.NODES, *figure_colours.NODES, *infinite_talk.NODES, *move_tracks.NODES,
-    *camera_control.NODES, *dancer.NODES, *autoregressive.NODES, *audio.NODES, *context.NODES,
+    *camera_control.NODES, *dancer.NODES, *autoregressive.NODES, *bernini.NODES, *block_swap.NODES,
+    *audio.NODES, *context.NODES,
 )  # fmt: skip
