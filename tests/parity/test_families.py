@@ -41,6 +41,7 @@ FAST = {
         "da3_small_batch", "da3_views", "moge_v1", "moge_v2", "moge_panorama"),
     "templates": ("image_flux2", "image_krea2_turbo_t2i", "image_sdxl_simple", "utility-gan_upscaler"),
     "later_sampling": ("flux_nag", "flux_scale_rope", "ltxv_windows", "node_cfg_override_two", "prompt_japanese"),
+    "wan_later": ("wan_a2_cache_int4", "wan_scail2_bare", "wan_ar_lora"),
 }  # fmt: skip
 
 pytestmark = pytest.mark.timeout(600)

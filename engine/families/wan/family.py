@@ -123,7 +123,10 @@ FAMILY = ModelFamily(
     model_patches=(INFINITE_TALK, UNI3C),
     comfyui=ComfyUiNames("Wan21", ("wan",), {"ModelMergeWAN2_1": MERGED_BLOCKS}),
     default=DEFAULT,
-    variant_defaults={"image": replace(DEFAULT, video_latent=None, video_start="WanImageToVideo")},
+    variant_defaults={
+        "image": replace(DEFAULT, video_latent=None, video_start="WanImageToVideo"),
+        ANIMATE2: replace(DEFAULT, tflop=3522.0, attention=0.52, billions=16.395, video_latent=None),
+    },
     nodes=(
         "UNETLoader", "CLIPLoader", "VAELoader", "ModelSamplingSD3", "CLIPTextEncode", "EmptyHunyuanLatentVideo",
         "KSampler", "VAEDecode", "SaveAnimatedWEBP",

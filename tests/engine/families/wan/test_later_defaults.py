@@ -1,0 +1,36 @@
+"""The cost of Wan-Animate 2 beside the arithmetic of its network, counted at full size."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from darkroom.engine.families import registry
+from darkroom.engine.families.wan.animate2 import WanAnimate2Config, WanAnimate2Transformer
+
+FULL = WanAnimate2Config(width=5120, num_blocks=40, inner_width=13824, in_channels=36, image_dim=1280)
+
+
+def work_of(network: torch.nn.Module, num_frames: int) -> float:
+    """Return the operations of one pass over a video of 832x480, in 10^12."""
+    frames, cells = (num_frames - 1) // 4 + 1, (60, 104)
+    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        network(
+            torch.empty(1, 36, frames + 1, *cells), torch.empty(1), torch.empty(1, 256, 4096),
+            clip_fea=torch.empty(1, 257, 1280), pose_latents=torch.empty(1, 16, frames, *cells),
+        )  # fmt: skip
+    return float(counter.get_total_flops()) / 1e12
+
+
+def test_the_work_and_the_weights_are_those_of_the_network() -> None:
+    default = registry.family_named("wan").variant_defaults["animate2"]
+    with torch.device("meta"):
+        network = WanAnimate2Transformer(FULL)
+    assert sum(item.numel() for item in network.parameters()) / 1e9 == pytest.approx(default.billions, rel=0.01)
+    assert default.frames is not None
+    whole, short = work_of(network, default.frames), work_of(network, 33)
+    assert whole == pytest.approx(default.tflop, rel=0.02)
+    shorter = ((33 - 1) // 4 + 1) / ((default.frames - 1) // 4 + 1)
+    estimated = whole * (default.attention * shorter**2 + (1 - default.attention) * shorter)
+    assert estimated == pytest.approx(short, rel=0.1)
