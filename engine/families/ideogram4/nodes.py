@@ -7,8 +7,10 @@ from typing import Annotated
 
 import torch
 
-from darkroom.engine.nodes.base import Float, Int, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import SIGMAS
+from darkroom.engine.nodes.widgets import Float, Int
 
 LEAST_LOG_SNR, MOST_LOG_SNR = -15.0, 18.0
 REFERENCE_PX = 512 * 512

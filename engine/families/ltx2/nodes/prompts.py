@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from darkroom.engine.families.ltx2.prompts import instructed, without_thoughts
-from darkroom.engine.nodes.base import Flag, Int, NodeContext, Optional, Out, PromptText, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.text_generation import SamplingMode, written_text
+from darkroom.engine.nodes.markers import Optional, Out
 from darkroom.engine.nodes.sockets import AUDIO, CLIP, IMAGE, STRING
+from darkroom.engine.nodes.widgets import Flag, Int, PromptText
 
 
 @node("TextGenerateLTX2Prompt", display_name="Generate LTX2 Prompt", category="text",

@@ -8,8 +8,11 @@ from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.diffusion.sample import Sampler
 from darkroom.engine.families.wan.causal_sampler import CONFIG, FIRST_FRAMES, sample_ar_video
 from darkroom.engine.families.wan.nodes.latents import empty_video, fitted, latent_of
-from darkroom.engine.nodes.base import Int, NodeContext, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Out
 from darkroom.engine.nodes.sockets import IMAGE, LATENT, MODEL, SAMPLER, VAE
+from darkroom.engine.nodes.widgets import Int
 
 MODULE = "comfy_extras.nodes_ar_video"
 MOST_PX, MOST_FRAMES = 8192, 1024

@@ -10,9 +10,13 @@ import torch
 from darkroom.engine.families.wan.nodes.guide import VideoGuide
 from darkroom.engine.families.wan.nodes.latents import GivenImage
 from darkroom.engine.images.pixels import resize_image
-from darkroom.engine.nodes.base import Field, Growing, Int, NodeContext, Optional, Socket, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Count, Negative, Positive, Start
+from darkroom.engine.nodes.markers import Optional, Socket
+from darkroom.engine.nodes.parameters import Field, Growing
 from darkroom.engine.nodes.sockets import CONDITIONING, VAE
+from darkroom.engine.nodes.widgets import Int
 
 MODULE = "comfy_extras.nodes_bernini"
 UNIT_PX, MOST_PX = 16, 8192

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from darkroom.engine.nodes.base import NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import MODEL
 
 

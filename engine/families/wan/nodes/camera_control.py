@@ -17,8 +17,10 @@ from darkroom.engine.families.wan.nodes.latents import fitted, held_to
 from darkroom.engine.families.wan.uni3c import Uni3c
 from darkroom.engine.models.patching.module_patcher import ModulePatcher
 from darkroom.engine.models.vae import Vae
-from darkroom.engine.nodes.base import Float, NodeContext, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import IMAGE, MODEL, MODEL_PATCH, VAE
+from darkroom.engine.nodes.widgets import Float
 
 SEEN_CHANNELS = 20  # of the model's input: the noisy latent, and the mask of networks from images
 

@@ -23,10 +23,13 @@ from darkroom.engine.families.wan.nodes.latents import (
 )
 from darkroom.engine.images.pixels import resize
 from darkroom.engine.models.kinds.audio_encoder_value import AudioEncoderOutput
-from darkroom.engine.nodes.base import Float, Int, NodeContext, Optional, Out, Socket, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Negative, Positive, Start
+from darkroom.engine.nodes.markers import Optional, Out, Socket
 from darkroom.engine.nodes.sockets import AUDIO, AUDIO_ENCODER_OUTPUT, CONDITIONING, IMAGE, MASK, STRING, VAE, Audio
+from darkroom.engine.nodes.widgets import Float, Int
 
 MODULE = "comfy_extras.nodes_wandancer"
 CATEGORY = "model/conditioning/wan/dancer"

@@ -13,9 +13,13 @@ from typing import Annotated, Any
 import torch
 from torch.nn import functional
 
+from darkroom.contract.graph.spec import ValueDict
 from darkroom.engine.families.wan.nodes.latents import FRAMES_RATIO
-from darkroom.engine.nodes.base import Combo, Flag, NodeContext, Optional, Out, Socket, Text, ValueDict, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Optional, Out, Socket
 from darkroom.engine.nodes.sockets import IMAGE
+from darkroom.engine.nodes.widgets import Combo, Flag, Text
 
 MODULE = "comfy_extras.nodes_scail"
 COLOURS = ((0.0, 0.0, 1.0), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (1.0, 0.0, 1.0), (0.0, 1.0, 1.0), (1.0, 1.0, 0.0))

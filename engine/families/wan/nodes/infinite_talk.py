@@ -19,9 +19,13 @@ from darkroom.engine.families.wan.nodes.images import begin_with
 from darkroom.engine.families.wan.nodes.latents import MODULE, GivenImage, Length, Seen, Side
 from darkroom.engine.families.wan.nodes.talk_patch import KEY, SpeakersPatch, SpeechPatch, talking_run
 from darkroom.engine.models.kinds.audio_encoder_value import AudioEncoderOutput
-from darkroom.engine.nodes.base import DynamicChoice, Field, Float, Int, NodeContext, Out, Socket, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Negative, Positive, Start
+from darkroom.engine.nodes.markers import Out, Socket
+from darkroom.engine.nodes.parameters import DynamicChoice, Field
 from darkroom.engine.nodes.sockets import AUDIO_ENCODER_OUTPUT, CONDITIONING, INT, MODEL, MODEL_PATCH, VAE
+from darkroom.engine.nodes.widgets import Float, Int
 
 SPEECH_HZ = 25  # steps of speech, and frames, a second
 SECOND = (

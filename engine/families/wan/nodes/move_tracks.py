@@ -13,8 +13,11 @@ import torch
 
 from darkroom.engine.families.wan.nodes.track_drawing import drawn_on, num_points
 from darkroom.engine.families.wan.nodes.tracks import tracks_of, visibility_of
-from darkroom.engine.nodes.base import Combo, Flag, Float, Int, NodeContext, Optional, Out, Socket, Text, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.markers import Optional, Out, Socket
 from darkroom.engine.nodes.sockets import IMAGE, INT, MASK
+from darkroom.engine.nodes.widgets import Combo, Flag, Float, Int, Text
 
 MODULE = "comfy_extras.nodes_wanmove"
 CATEGORY = "model/conditioning/wan/move"

@@ -13,10 +13,13 @@ import torch
 from darkroom.engine.families.wan.nodes.figure_colours import colour_channels
 from darkroom.engine.families.wan.nodes.guide import VideoGuide
 from darkroom.engine.families.wan.nodes.latents import GivenImage, Length, Seen, fitted, frames_from
-from darkroom.engine.nodes.base import Flag, Float, Int, NodeContext, Optional, Out, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Count, Negative, Positive, Start
+from darkroom.engine.nodes.markers import Optional, Out
 from darkroom.engine.nodes.sockets import CONDITIONING, INT, VAE, Conditioning
+from darkroom.engine.nodes.widgets import Flag, Float, Int
 
 MODULE = "comfy_extras.nodes_scail"
 CATEGORY = "model/conditioning/wan/scail"

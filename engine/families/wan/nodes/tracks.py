@@ -30,6 +30,7 @@ from darkroom.engine.families.wan.vae_files import WanLatentFormat
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Count, Negative, Positive, Start
+from darkroom.engine.nodes.markers import Optional, Socket
 from darkroom.engine.nodes.sockets import CONDITIONING, IMAGE, VAE, Conditioning, Latent
 from darkroom.engine.nodes.widgets import Float, Int, Text
 

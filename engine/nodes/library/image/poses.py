@@ -10,9 +10,12 @@ import torch
 from darkroom.engine.images.face_boxes import face_box
 from darkroom.engine.images.pose_drawing import PoseStyle, draw_pose
 from darkroom.engine.images.poses import PoseKeypoints, canvas_of, poses_of
-from darkroom.engine.nodes.base import Flag, Float, Int, NodeContext, Out, Socket, node
+from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.media.free_memory import check_fits
+from darkroom.engine.nodes.markers import Out, Socket
 from darkroom.engine.nodes.sockets import IMAGE
+from darkroom.engine.nodes.widgets import Flag, Float, Int
 
 MODULE = "comfy_extras.nodes_sdpose"
 CATEGORY = "image/detection"
