@@ -1,4 +1,4 @@
-"""What MiniMax H3 is given beside the noise: guides and references of CONDITIONING, as the network reads them."""
+"""Guides and references of CONDITIONING, as MiniMax H3's network reads them beside the noise."""
 
 from __future__ import annotations
 

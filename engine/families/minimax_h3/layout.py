@@ -24,7 +24,7 @@ AUDIO_CHANNELS = 2  # whose tokens follow each other
 
 
 class Source(IntEnum):
-    """Where tokens come from, and the set of modulations that they use by themselves."""
+    """Stream or text that tokens come from, and the set of modulations that they use by themselves."""
 
     VIDEO = 0
     TEXT = 1
