@@ -6,7 +6,6 @@ are the places of x along the dimension that is cut.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,93 +22,22 @@ from darkroom.engine.diffusion.context_windows import (
     shuffled_noise,
 )
 from darkroom.engine.diffusion.host_levels import on_host
+from darkroom.engine.diffusion.latent_window import LatentWindow, cut_input
+from darkroom.engine.diffusion.nested_latent import StreamShapes, packed, shapes_of
 from darkroom.engine.diffusion.options import Network, OptionDict
+from darkroom.engine.diffusion.windowed_streams import (
+    LATENT_SHAPES,
+    plan_of_stream,
+    same_times,
+    shapes_in,
+    shuffled_streams,
+    streams_in,
+)
 
 CHANNELS = 1  # the dimension of a latent that is not cut: each cell needs all of them
+PACKED_DIMENSIONS = 3  # of a latent of several streams, also of one of audio alone, which no node cuts
 CONTEXT_HANDLER = "context_handler"  # the model option with the windows
 Evaluate = Callable[..., list[torch.Tensor]]
-
-
-@dataclass(frozen=True, slots=True)
-class LatentWindow:
-    """A window of a latent, as networks and packs find it in the transformer options under `context_window`.
-
-    `causal_anchor_index` is the place before the window that is evaluated with it, None for a window that has none.
-    """
-
-    index_list: list[int]
-    dim: int
-    total_frames: int
-    causal_anchor_index: int | None = None
-
-    @property
-    def context_length(self) -> int:
-        return len(self.index_list)
-
-    @property
-    def places(self) -> list[int]:
-        """Return the places to evaluate: the window, behind the frame before it."""
-        anchor = self.causal_anchor_index
-        return self.index_list if anchor is None else [anchor, *self.index_list]
-
-    @property
-    def center_ratio(self) -> float:
-        """Return the middle of the window as a share of all places."""
-        return (min(self.index_list) + max(self.index_list)) / (2 * self.total_frames)
-
-    def region(self, num_regions: int) -> int:
-        """Return the index of the equal part of the latent in which the middle of the window lies."""
-        return min(max(int(self.center_ratio * num_regions), 0), num_regions - 1)
-
-    def get_tensor(self, full: torch.Tensor, dim: int | None = None, retained: Sequence[int] = ()) -> torch.Tensor:
-        """Return the part of a tensor at the window's places along `dim` (by default the latent's).
-
-        At the positions in `retained` it has what the whole tensor has there.
-        """
-        axis = self.dim if dim is None else dim
-        if axis == 0 and full.shape[0] == 1:
-            return full
-        part = full.index_select(axis, torch.tensor(self.places, device=full.device))
-        for place in retained:
-            if place < part.shape[axis]:
-                part.select(axis, place).copy_(full.select(axis, place))
-        return part
-
-
-def cut_input(
-    given: BatchedInput,
-    window: LatentWindow,
-    dim: int,
-    *,
-    per_place: int = 1,
-    num_before: int = 0,
-    retained: Sequence[int] = (),
-) -> BatchedInput | None:
-    """Return an input of the network with the part of its tensor that belongs to the window; None where none does.
-
-    The tensor has `per_place` entries along `dim` for each place of the latent but the first `num_before`.
-    """
-    full = given.cond
-    if not isinstance(full, torch.Tensor) or dim >= full.ndim:
-        return None
-    if per_place == 1 and full.shape[dim] != window.total_frames - num_before:
-        return None
-    if per_place == 1 and num_before == 0:
-        return _with_cond(given, window.get_tensor(full, dim, retained))
-    # The anchor is one of the places in front that have no entry.
-    skipped = num_before if window.causal_anchor_index is None else max(num_before - 1, 0)
-    places = [place - num_before for place in window.index_list[skipped:] if place >= num_before]
-    entries = [place * per_place + i for place in places for i in range(per_place)]
-    entries = [entry for entry in entries if entry < full.shape[dim]]
-    if not entries:
-        return None
-    return _with_cond(given, full.index_select(dim, torch.tensor(entries, device=full.device)))
-
-
-def _with_cond(given: BatchedInput, cond: torch.Tensor) -> BatchedInput:
-    found = copy.copy(given)
-    found.cond = cond
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +79,22 @@ class ContextWindows:
             )
 
     def should_use_context(
-        self, model: object, conds: object, x: torch.Tensor, sigma: torch.Tensor, model_options: Mapping[str, object]
+        self,
+        model: object,
+        conds: Sequence[Sequence[Condition] | None],
+        x: torch.Tensor,
+        sigma: torch.Tensor,
+        model_options: Mapping[str, object],
     ) -> bool:
         """Return True if x is longer than a window. Raises ValueError for windows that cannot cut or cover it."""
-        self.check_shape(x.shape)
-        return x.shape[self.dim] > self.plan.length
+        shape = streams_in(x, shapes_in(conds))[0].shape
+        self.check_shape(shape)
+        return shape[self.dim] > self.plan.length
 
     def shape_at_once(self, shape: Sequence[int]) -> list[int]:
-        """Return the shape of the largest part of a latent that is evaluated at once."""
+        """Return the shape of the largest part of a latent that is evaluated at once: all of several streams."""
+        if len(shape) == PACKED_DIMENSIONS and self.dim > CHANNELS:
+            return [*shape]
         longest = self.plan.length + self.causal_window_fix
         return [min(size, longest) if dim == self.dim else size for dim, size in enumerate(shape)]
 
@@ -172,28 +108,37 @@ class ContextWindows:
         model_options: OptionDict,
     ) -> list[torch.Tensor]:
         """Predict each side for all of x, averaged by weight where windows overlap."""
-        count = x.shape[self.dim]
+        streams = streams_in(x, shapes_in(conds))
+        counts = [stream.shape[self.dim] for stream in streams]
         step = _step_of(sigma, model_options["transformer_options"]["sample_sigmas"])
-        totals = [torch.zeros_like(x) for _ in conds]
-        weight_shape = [count if dim == self.dim else 1 for dim in range(x.ndim)]
-        total_weights = torch.zeros(weight_shape, device=x.device)
+        totals = [[torch.zeros_like(stream) for stream in streams] for _ in conds]
+        total_weights = [torch.zeros(self._along(count, stream), device=x.device)
+                         for count, stream in zip(counts, streams, strict=True)]  # fmt: skip
         patcher = getattr(model, "current_patcher", None)
-        for places in SCHEDULES[self.schedule](count, self.plan, step):
+        for places in SCHEDULES[self.schedule](counts[0], self.plan, step):
             if patcher is not None:
                 patcher.check_cancelled()
-            window = self._window(places, count)
-            results = self._evaluate(evaluate, model, conds, x, sigma, model_options, window)
-            weights = FUSE_WEIGHTS[self.fuse_method](places, count, self.plan).to(x.device)
-            weights = weights.reshape([len(places) if dim == self.dim else 1 for dim in range(x.ndim)])
-            index = torch.tensor(places, device=x.device)
-            for total, result in zip(totals, results, strict=True):
-                own = result if window.causal_anchor_index is None else result.narrow(self.dim, 1, len(places))
-                total.index_add_(self.dim, index, own * weights)
-            total_weights.index_add_(self.dim, index, weights)
-        return [total / total_weights for total in totals]
+            window = self._window(places, counts)
+            results = self._evaluate(evaluate, model, conds, streams, sigma, model_options, window)
+            for number, (count, stream) in enumerate(zip(counts, streams, strict=True)):
+                own = window.of_stream(number, count).index_list
+                plan = self.plan if number == 0 else plan_of_stream(self.plan, own, counts[0], count)
+                weights = FUSE_WEIGHTS[self.fuse_method](own, count, plan).to(x.device)
+                weights = weights.reshape(self._along(len(own), stream))
+                index = torch.tensor(own, device=x.device)
+                for total, result in zip(totals, results, strict=True):
+                    total[number].index_add_(self.dim, index, result[number] * weights)
+                total_weights[number].index_add_(self.dim, index, weights)
+        averaged = [[total / weights for total, weights in zip(side, total_weights, strict=True)] for side in totals]
+        return [packed(side) if len(side) > 1 else side[0] for side in averaged]
 
-    def _window(self, places: Window, count: int) -> LatentWindow:
-        window = LatentWindow(places, self.dim, count)
+    def _along(self, size: int, stream: torch.Tensor) -> list[int]:
+        """Return the shape of weights for so many places of a stream."""
+        return [size if dim == self.dim else 1 for dim in range(stream.ndim)]
+
+    def _window(self, places: Window, counts: Sequence[int]) -> LatentWindow:
+        further = tuple(same_times(places, counts[0], count) for count in counts[1:])
+        window = LatentWindow(places, self.dim, counts[0], further_places=further)
         if not self.causal_window_fix or places[0] == 0:
             return window
         return replace(window, causal_anchor_index=places[0] - 1)
@@ -203,20 +148,32 @@ class ContextWindows:
         evaluate: Evaluate,
         model: Network,
         conds: Sequence[Sequence[Condition] | None],
-        x: torch.Tensor,
+        streams: Sequence[torch.Tensor],
         sigma: torch.Tensor,
         model_options: OptionDict,
         window: LatentWindow,
-    ) -> list[torch.Tensor]:
-        """Return the prediction of each side for the window's places."""
-        part = window.get_tensor(x, retained=self.latent_retained)
+    ) -> list[list[torch.Tensor]]:
+        """Return the prediction of each side for the window's places, of each stream."""
+        parts = [
+            window.of_stream(number, stream.shape[self.dim]).get_tensor(
+                stream, retained=self.latent_retained if number == 0 else ()
+            )
+            for number, stream in enumerate(streams)
+        ]
+        shapes = shapes_of(parts) if len(parts) > 1 else ()
         part_sigma = window.get_tensor(sigma) if self.dim == 0 else sigma
-        part_conds = [self._cut_conditions(model, side, window) for side in conds]
+        part_conds = [self._cut_conditions(model, side, window, shapes) for side in conds]
         inner = {**model_options["transformer_options"], "context_window": window}
-        return evaluate(model, part_conds, part, part_sigma, {**model_options, "transformer_options": inner})
+        part = packed(parts) if shapes else parts[0]
+        found = evaluate(model, part_conds, part, part_sigma, {**model_options, "transformer_options": inner})
+        sides = [streams_in(side, shapes) for side in found]
+        if window.causal_anchor_index is not None:
+            length = len(window.index_list)
+            sides = [[side[0].narrow(self.dim, 1, length), *side[1:]] for side in sides]
+        return sides
 
     def _cut_conditions(
-        self, model: Network, side: Sequence[Condition] | None, window: LatentWindow
+        self, model: Network, side: Sequence[Condition] | None, window: LatentWindow, shapes: StreamShapes
     ) -> list[Condition] | None:
         """Cut the tensors (masks of a batch...) and inputs in the conditions of one side as x is cut."""
         if side is None:
@@ -225,7 +182,9 @@ class ContextWindows:
             side = [side[window.region(len(side))]]
         return [
             {
-                key: self._cut_inputs(model, value, window) if key == "model_conds" else self._cut(value, window)
+                key: self._cut_inputs(model, value, window, shapes)
+                if key == "model_conds"
+                else self._cut(value, window)
                 for key, value in condition.items()
             }
             for condition in side
@@ -237,7 +196,7 @@ class ContextWindows:
         return window.get_tensor(value) if value.shape[self.dim] == window.total_frames else value
 
     def _cut_inputs(
-        self, model: Network, inputs: Mapping[str, BatchedInput], window: LatentWindow
+        self, model: Network, inputs: Mapping[str, BatchedInput], window: LatentWindow, shapes: StreamShapes
     ) -> dict[str, BatchedInput]:
         """Cut the inputs of the network: as its family says, else those of x's length along the same dimension."""
         of_family: Any = getattr(model, "cut_for_window", None)
@@ -246,6 +205,8 @@ class ContextWindows:
             found = None if of_family is None else of_family(name, given, window, self.cond_retained)
             if name == "num_video_frames":
                 found = ConstantInput(len(window.places))
+            if name == LATENT_SHAPES:
+                found = ConstantInput(shapes)
             if found is None:
                 found = cut_input(given, window, self.dim, retained=self.cond_retained)
             cut[name] = given if found is None else found
@@ -264,8 +225,13 @@ def with_shuffled_noise(
     """Sample with the noise of the context windows in the model options, where they shuffle it: a SAMPLER_SAMPLE."""
     windows = extra_args["model_options"].get(CONTEXT_HANDLER)
     if isinstance(windows, ContextWindows) and windows.freenoise:
-        windows.check_shape(noise.shape)
-        noise = shuffled_noise(noise, windows.dim, windows.plan, extra_args.get("seed") or 0)
+        shapes: StreamShapes = getattr(guider, "stream_shapes", ())
+        windows.check_shape(shapes[0] if shapes else noise.shape)
+        seed = extra_args.get("seed") or 0
+        if shapes:
+            noise = shuffled_streams(noise, windows.dim, windows.plan, seed, shapes)
+        else:
+            noise = shuffled_noise(noise, windows.dim, windows.plan, seed)
     return sample(guider, sigmas, extra_args, callback, noise, *rest)
 
 

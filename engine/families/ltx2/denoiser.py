@@ -5,18 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput, RegularInput
 from darkroom.engine.diffusion.denoiser import TEXT
+from darkroom.engine.diffusion.latent_window import LatentWindow
 from darkroom.engine.diffusion.nested_latent import unpacked
 from darkroom.engine.families.joint_text_denoiser import TextTokensDenoiser
 from darkroom.engine.families.ltx2.guidance import REFERENCE
 from darkroom.engine.families.ltx2.text_projection import UNPROCESSED
-from darkroom.engine.families.ltx_video.denoiser import DEFAULT_FRAME_RATE, kept_tokens_of
+from darkroom.engine.families.ltx_video.denoiser import DEFAULT_FRAME_RATE, GUIDES_ARE_NOT_CUT, kept_tokens_of
 
 VIDEO_LEVELS, AUDIO_LEVELS = "video_levels", "audio_levels"
 """Inputs of the denoiser: shares of the noise level [B, f], [B, T] or [B, L] that a stream's tokens have."""
@@ -79,6 +80,20 @@ class Ltx2Denoiser(TextTokensDenoiser):
         if audio_mask is not None:
             inputs[AUDIO_LEVELS] = RegularInput(audio_mask[:, 0, :, 0])
         return inputs
+
+    def cut_for_window(
+        self, name: str, given: BatchedInput, window: LatentWindow, retained: Sequence[int]
+    ) -> BatchedInput | None:
+        """Return noise levels of a context window's tokens; None for other inputs. Raises ValueError for guides."""
+        if name == "keyframe_idxs":
+            raise ValueError(GUIDES_ARE_NOT_CUT)
+        levels: torch.Tensor = given.cond
+        if name == AUDIO_LEVELS:
+            return RegularInput(levels[:, window.further_places[0]])
+        if name != VIDEO_LEVELS:
+            return None
+        by_frame = levels.reshape(levels.shape[0], window.total_frames, -1)
+        return RegularInput(window.get_tensor(by_frame, 1, retained).flatten(1))
 
     def process_timestep(self, timestep: torch.Tensor, **kwargs: Any) -> Any:
         """Return the noise levels of the video's tokens and of the audio's: [B] each, or one for each row of tokens."""

@@ -11,10 +11,14 @@ from typing import Any
 import torch
 
 from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput, RegularInput
-from darkroom.engine.diffusion.windowed_batches import LatentWindow
+from darkroom.engine.diffusion.latent_window import LatentWindow
 from darkroom.engine.families.joint_text_denoiser import TextTokensDenoiser
 
 DEFAULT_FRAME_RATE = 25.0
+GUIDES_ARE_NOT_CUT = (
+    "context windows: the frames of guides (LTXVAddGuide) are not cut; got a latent with guides, expected one without "
+    "(LTXVImgToVideo with retain_first_frame, or LTXVCropGuides before it)"
+)
 
 
 class LtxVideoDenoiser(TextTokensDenoiser):
@@ -39,10 +43,7 @@ class LtxVideoDenoiser(TextTokensDenoiser):
     ) -> BatchedInput | None:
         """Return None: inputs are cut for a context window as the latent is. Raises ValueError for frames of guides."""
         if name == "keyframe_idxs":
-            raise ValueError(
-                "context windows: the frames of guides (LTXVAddGuide) are not cut; got a latent with guides, expected "
-                "one without (LTXVImgToVideo with retain_first_frame, or LTXVCropGuides before it)"
-            )
+            raise ValueError(GUIDES_ARE_NOT_CUT)
         return None
 
     def process_timestep(self, timestep: torch.Tensor, **kwargs: Any) -> torch.Tensor:

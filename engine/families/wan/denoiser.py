@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput, NoiseShapedInput, RegularInput
-from darkroom.engine.diffusion.windowed_batches import LatentWindow, cut_input
+from darkroom.engine.diffusion.latent_window import LatentWindow, cut_input
 from darkroom.engine.families.wan.video_denoiser import MASK_CHANNELS, VideoDenoiser
 
 LATENT_CHANNELS, CELL_PX = 16, 8

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from darkroom.engine.diffusion.conditions import NoiseShapedInput, RegularInput
+from darkroom.engine.diffusion.conditions import ConstantInput, NoiseShapedInput, RegularInput
 from darkroom.engine.diffusion.context_windows import FUSE_WEIGHTS, SCHEDULES, WindowPlan
-from darkroom.engine.diffusion.windowed_batches import ContextWindows, LatentWindow, cut_input
+from darkroom.engine.diffusion.latent_window import LatentWindow, cut_input
+from darkroom.engine.diffusion.nested_latent import packed, unpacked
+from darkroom.engine.diffusion.windowed_batches import ContextWindows
+from darkroom.engine.diffusion.windowed_streams import same_times
 
 PLAN = WindowPlan(length=4, overlap=2, stride=2)
 
@@ -26,7 +29,7 @@ def test_a_model_that_sees_each_item_alone_gives_the_same_with_and_without_windo
         return [part * 2, part * 3]
 
     options = {"transformer_options": {"sample_sigmas": torch.tensor([5.0, 2.0, 0.0])}}
-    assert handler.should_use_context(None, None, x, torch.ones(9), options)
+    assert handler.should_use_context(None, [], x, torch.ones(9), options)
     conds = [[{"mask": torch.ones(9, 3, 3)}], None]
     double, triple = handler.execute(evaluate, None, conds, x, torch.full([9], 2.0), options)
     assert seen == [4, 5, 5, 5]  # all but the first with the item before
@@ -136,3 +139,29 @@ def test_windows_that_are_not_needed_or_do_not_overlap_are_not_refused() -> None
     for schedule, count, is_used in (("standard_static", 4, False), ("batched", 9, True)):
         handler = ContextWindows(schedule, "flat", WindowPlan(4, 4))
         assert handler.should_use_context(None, [], torch.zeros(count, 4, 8, 8), torch.ones(1), {}) is is_used
+
+
+def test_further_streams_are_cut_at_the_same_times() -> None:
+    assert same_times([2, 3], 5, 10) == [4, 5, 6, 7]
+    assert same_times([0, 1, 2], 6, 3) == [0, 1]  # each once
+    assert same_times([5], 6, 3) == [2]
+
+
+def test_streams_are_evaluated_in_windows_and_blended_each() -> None:
+    shapes = ((1, 2, 6, 1, 1), (1, 3, 12, 2))
+    streams = [torch.randn(shape) for shape in shapes]
+    windows = ContextWindows("standard_static", "pyramid", WindowPlan(3, 1), dim=2)
+    conds: Any = [[{"model_conds": {"latent_shapes": ConstantInput(shapes)}}]]
+    seen: list[Any] = []
+
+    def evaluate(model: object, sides: Any, x: torch.Tensor, sigma: object, options: object) -> list[torch.Tensor]:
+        own = sides[0][0]["model_conds"]["latent_shapes"].cond
+        seen.append([shape[2] for shape in own])
+        return [packed([2.0 * item for item in unpacked(x, own)])]
+
+    levels = torch.tensor([1.0, 0.0])
+    options: Any = {"transformer_options": {"sample_sigmas": levels}}
+    (found,) = windows.execute(evaluate, object(), conds, packed(streams), levels[:1], options)
+    for ours, given in zip(unpacked(found, shapes), streams, strict=True):
+        assert torch.allclose(ours, 2.0 * given, atol=1e-6)
+    assert seen == [[3, 6], [4, 6], [4, 6]]  # later windows have the frame before them
