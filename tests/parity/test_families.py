@@ -22,6 +22,7 @@ FAST = {
     "zero123": ("zero123_batched_cfg_1",),
     "ace_step15": ("ace15_reference_with_codes",),
     "cascade": ("cascade_control_super_resolution",),
+    "ltx2": ("ltx2_text_generate", "ltx23_all_guidance"),
     "core_nodes": (
         "batches_and_alpha", "feather_sides", "guidance_and_sampling_options", "latent_composites_and_batches",
         "load_odd_formats", "porter_duff_modes", "resize_masks_and_images", "total_pixels_steps",
