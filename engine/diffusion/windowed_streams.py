@@ -22,7 +22,7 @@ def shapes_in(conds: Sequence[Sequence[Condition] | None]) -> StreamShapes:
     """Return the shapes of the streams that conditions are prepared for, none for a latent of one."""
     conditions = (item for side in conds for item in side or ())
     found: Any = next((item["model_conds"].get(LATENT_SHAPES) for item in conditions if "model_conds" in item), None)
-    return () if found is None else found.cond  # type: ignore[no-any-return]
+    return () if found is None else found.cond
 
 
 def streams_in(x: torch.Tensor, shapes: StreamShapes) -> list[torch.Tensor]:
