@@ -61,7 +61,9 @@ class StretchedAudioVae(AudioVae):
 
         def decode(run: SamplingRun) -> torch.Tensor:
             with self.patcher.in_use(working_bytes=item_bytes) as network, run.tuned_decoder(self.patcher, network):
-                decoded = [self._on_cpu(partial(network.decode, stretch=stretch), item) for item in samples.split(1)]
+                decoded = [
+                    self._on_cpu(partial(network.decode, stretch=stretch), item) for item in torch.split(samples, 1)
+                ]
             return torch.cat(decoded)
 
         return sampling_run().attempt(self.patcher, decode).movedim(1, -1)
@@ -81,7 +83,9 @@ class StretchedAudioVae(AudioVae):
         cells_per_sample = self.first_stage_model.cells_per_second / INPUT_RATE_HZ
         stretch = TILE_CELLS if not tile_x else max(1, int(tile_x * cells_per_sample))
         with self.patcher.in_use(working_bytes=self._encode_bytes(tuple(waveform.shape))) as network:
-            encoded = [self._on_cpu(partial(network.encode, stretch=stretch), item) for item in waveform.split(1)]
+            encoded = [
+                self._on_cpu(partial(network.encode, stretch=stretch), item) for item in torch.split(waveform, 1)
+            ]
         return torch.cat(encoded)
 
     def _on_cpu(self, compute: Network, item: torch.Tensor) -> torch.Tensor:

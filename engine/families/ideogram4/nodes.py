@@ -25,9 +25,9 @@ def ideogram4_sigmas(steps: int, width: int, height: int, mu: float, std: float)
     """
     mean = mu + 0.5 * math.log(width * height / REFERENCE_PX)
     quantiles = torch.linspace(0.0, 1.0, steps + 1, dtype=torch.float64)
-    clean = 1.0 - torch.special.expit(mean + std * torch.special.ndtri(quantiles))
+    clean: torch.Tensor = 1.0 - torch.special.expit(mean + std * torch.special.ndtri(quantiles))
     least, most = (1.0 / (1.0 + math.exp(0.5 * log_snr)) for log_snr in (MOST_LOG_SNR, LEAST_LOG_SNR))
-    sigmas = (1.0 - clean.clamp(least, most)).flip(0)
+    sigmas: torch.Tensor = (1.0 - clean.clamp(least, most)).flip(0)
     sigmas[-1] = 0.0
     return sigmas.float()
 

@@ -90,8 +90,11 @@ class Ltx2AudioVae(nn.Module):
         self.audio_channels = config.encoder.audio_channels
         self.input_rate_hz, self.sample_rate_hz = config.input_rate_hz, config.out_rate_hz
         self.autoencoder = SpectrogramAutoencoder(config)
-        is_extended = isinstance(config.vocoder, ExtendedVocoderConfig)
-        self.vocoder = ExtendedVocoder(config.vocoder) if is_extended else Ltx2Vocoder(config.vocoder)
+        self.vocoder = (
+            ExtendedVocoder(config.vocoder)
+            if isinstance(config.vocoder, ExtendedVocoderConfig)
+            else Ltx2Vocoder(config.vocoder)
+        )
 
     @property
     def cells_per_second(self) -> float:
@@ -145,7 +148,7 @@ class Ltx2AudioVae(nn.Module):
         num_bins = config.window // 2 + 1
         bands = mel_bands(num_bins, NUM_BANDS, 0.0, config.input_rate_hz / 2, config.input_rate_hz).to(spectrum.device)
         mel = (spectrum.abs().transpose(1, 2) @ bands).clamp(min=LEAST_MAGNITUDE).log()
-        return mel.to(padded.dtype).unflatten(0, padded.shape[:2])
+        return mel.to(padded.dtype).reshape(*padded.shape[:2], *mel.shape[1:])
 
     def decode(self, latents: torch.Tensor, stretch: int = STRETCH_CELLS) -> torch.Tensor:
         """Return the waveforms [B, C, S] of latents [B, c, T, F], at `sample_rate_hz`."""

@@ -111,5 +111,5 @@ class ExtendedVocoder(nn.Module):
         num_samples = waveform.shape[-1] * self.config.out_rate_hz // self.config.in_rate_hz
         waveform = functional.pad(waveform, (0, -waveform.shape[-1] % self.config.hop))
         spectra = self.mel_stft(waveform.flatten(0, 1)).unflatten(0, waveform.shape[:2])  # [B, C, M, N]
-        added = self.bwe_generator(spectra)
+        added: torch.Tensor = self.bwe_generator(spectra)
         return (added + interpolated(waveform, self.config.ratio)).clamp(-1, 1)[..., :num_samples]

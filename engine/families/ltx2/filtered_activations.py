@@ -52,7 +52,7 @@ class Upsample(Filter):
         phases = torch.stack([functional.pad(taps[0::2], (0, 1)), functional.pad(taps[1::2], (1, 0))])[:, None]
         padded = functional.pad(x, (TAPS // 4, TAPS // 4), mode="replicate")
         filtered = functional.conv1d(padded, phases.repeat(x.shape[1], 1, 1), groups=x.shape[1])
-        return filtered.unflatten(1, (-1, RATIO)).transpose(2, 3).flatten(2)
+        return filtered.reshape(*x.shape[:2], RATIO, -1).transpose(2, 3).flatten(2)
 
 
 class LowPass(Filter):

@@ -136,4 +136,4 @@ def _as_images(videos: torch.Tensor) -> torch.Tensor:
 
 def _as_videos(images: torch.Tensor, batch: int) -> torch.Tensor:
     """Return images [B f, C, h, w] as videos [B, C, f, h, w]."""
-    return images.unflatten(0, (batch, -1)).transpose(1, 2)
+    return images.reshape(batch, -1, *images.shape[1:]).transpose(1, 2)
