@@ -193,7 +193,8 @@ class AnimaLLLite(nn.Module):
                 f"part of {tokens.shape[0]} and {tokens.shape[1]}"
             )
         spread = embedding.repeat(tokens.shape[0] // embedding.shape[0], 1, 1)
-        return (tokens + self.get_submodule(name)(tokens, spread) * strength).view(x.shape)
+        added: torch.Tensor = self.get_submodule(name)(tokens, spread) * strength
+        return (tokens + added).view(x.shape)
 
 
 LLLITE = Network(

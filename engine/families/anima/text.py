@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 from darkroom.engine.families.base import Shapes, TextEncoder, TokenizerParts
+from darkroom.engine.families.layouts import behind_first, saved_behind
 from darkroom.engine.families.text.language_model import fits_kind, language_text_encoder
 from darkroom.engine.layers.language_model import EMBEDDING, QUERIES, QWEN3, LanguageModelConfig
 from darkroom.engine.text.chunk_tokens import Chunks, ChunkTokenizer, TokenizerOptions
@@ -18,6 +20,7 @@ from darkroom.engine.text.t5_tokens import t5_vocabulary
 
 HIDDEN_SIZE = 1024
 KEYS = "model.layers.0.self_attn.k_proj.weight"
+PREFIX = "cond_stage_model.qwen3_06b.transformer."
 T5_SLOT = "t5xxl"
 T5_TOKENS, T5_WEIGHTS = "t5xxl_ids", "t5xxl_weights"  # ComfyUI's names of them in a conditioning, [N] each
 
@@ -71,7 +74,23 @@ def _tokenizer(encoder: Any, parts: TokenizerParts) -> AnimaTokenizer:
     return AnimaTokenizer(parts.find_embedding(encoding), encoding=encoding, vocabulary=qwen3)
 
 
-QWEN: TextEncoder = replace(
+def _in_checkpoints(encoder: TextEncoder) -> TextEncoder:
+    """Return the encoder as checkpoints of this family have it, whose prefix ComfyUI does not name anew."""
+    names = behind_first((PREFIX,), EMBEDDING)
+    network = encoder.network
+    return replace(
+        encoder,
+        network=replace(
+            network,
+            layouts=(names, *network.layouts),
+            in_checkpoint=(names, *network.in_checkpoint),
+            saved=partial(saved_behind, PREFIX),
+        ),
+        tokenizer=_tokenizer,
+    )
+
+
+QWEN: TextEncoder = _in_checkpoints(
     language_text_encoder(
         LanguageEncoding(
             slot="qwen3_06b", embedding_width=HIDDEN_SIZE, pad_token=PAD_TOKEN, takes_embeddings=True,
@@ -87,6 +106,5 @@ QWEN: TextEncoder = replace(
                 norms_queries=True,
             ),
         },
-    ),
-    tokenizer=_tokenizer,
+    )
 )  # fmt: skip

@@ -166,7 +166,10 @@ class _Held:
 @torch.no_grad()
 def test_a_control_shifts_the_layers_that_its_file_names() -> None:
     torch.manual_seed(0)
-    held: Any = _Held(AnimaLLLite(CONTROL))
+    network = AnimaLLLite(CONTROL)
+    for parameter in network.parameters():  # some are as the memory was
+        parameter.normal_(std=0.1)
+    held: Any = _Held(network)
     image, mask = torch.rand(1, 40, 60, 3), torch.zeros(1, 20, 20)
     patch = LLLitePatch(held, image, mask, 0.5, start=0.9, end=0.1)
     options: dict[str, Any] = {"model_patch_data": {}, "block_index": 0, "sigmas": torch.tensor([0.5])}
