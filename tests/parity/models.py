@@ -4,8 +4,8 @@
 
 `layouts/FAMILY/NAME.json` lists the tensors of one file: `file` (its path in the models directory), `tensors` (key to
 shape, or the name of a file beside the layout whose bytes are the tensor), `dtype` where it is not float16, `metadata`
-of the safetensors header. A layout with `of` (FAMILY/NAME) has the weights of that one, in the form that `form` says
-(`quantised_models.py`).
+of the safetensors header (texts as they are, others as JSON). A layout with `of` (FAMILY/NAME) has the weights of that
+one, in the form that `form` says (`quantised_models.py`).
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def write_model(layout: Layout, models: Path) -> Path:
     if layout.form is not None:
         write_quantised(target, tensors, layout.form)
     elif target.suffix == ".safetensors":
-        metadata = {key: json.dumps(value) for key, value in layout.metadata.items()} or None
-        save_file(tensors, target, metadata=metadata)
+        texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in layout.metadata.items()}
+        save_file(tensors, target, metadata=texts or None)
     else:
         torch.save(_pickled(layout, tensors), target)
     return target
