@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import numpy as np
-import scipy.fft
-import scipy.signal
+import scipy.fft  # type: ignore[import-untyped]
+import scipy.signal  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from darkroom.engine.families.wan.music.spectrogram import (

@@ -7,9 +7,9 @@ Notes are found by a transform of constant quality (Brown 1991), octave by octav
 from __future__ import annotations
 
 import numpy as np
-import scipy.fft
-import scipy.ndimage
-import scipy.signal
+import scipy.fft  # type: ignore[import-untyped]
+import scipy.ndimage  # type: ignore[import-untyped]
+import scipy.signal  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from darkroom.engine.families.wan.music.spectrogram import FRAME, HOP, Floats, frames_of, hann
@@ -40,7 +40,8 @@ def chroma(samples: Floats, rate_hz: int) -> Floats:
     window = scipy.signal.get_window("hann", SMOOTHED + 2, fftbins=False)
     smooth: Floats = scipy.ndimage.convolve(steps, (window / np.sum(window))[None], mode="constant")
     norm = np.sqrt(np.sum(smooth**2, axis=0, keepdims=True))
-    return smooth / np.maximum(norm, np.finfo(smooth.dtype).tiny)
+    normed: Floats = smooth / np.maximum(norm, np.finfo(smooth.dtype).tiny)
+    return normed
 
 
 def constant_quality(samples: Floats, rate_hz: int, tuning: float) -> Floats:
@@ -107,7 +108,8 @@ def _halved(samples: Floats) -> Floats:
     taps = scipy.signal.firwin(HALVING_TAPS, HALVING_CUTOFF, window=HALVING_WINDOW)
     half = scipy.signal.resample_poly(samples.astype(np.float32), 1, 2, window=taps)[:count]
     half = np.pad(half, (0, count - len(half)))
-    return (half / np.sqrt(0.5)).astype(np.float32)
+    louder: Floats = (half / np.sqrt(0.5)).astype(np.float32)
+    return louder
 
 
 def _notes_of_bins() -> Floats:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import scipy.fft
-import scipy.signal
+import scipy.fft  # type: ignore[import-untyped]
+import scipy.signal  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 Floats = NDArray[np.floating]
@@ -54,7 +54,7 @@ def mel_bands(rate_hz: int) -> Floats:
     widths, ramps = np.diff(edges), np.subtract.outer(edges, frequencies)
     rising = -ramps[:NUM_BANDS] / widths[:NUM_BANDS, None]
     falling = ramps[2:] / widths[1:, None]
-    bands = np.maximum(0, np.minimum(rising, falling)).astype(np.float32)
+    bands: Floats = np.maximum(0, np.minimum(rising, falling)).astype(np.float32)
     bands *= (2.0 / (edges[2:] - edges[:NUM_BANDS]))[:, None]
     return bands
 

@@ -10,7 +10,6 @@ from typing import Annotated, Any, cast
 
 import torch
 
-from darkroom.engine.families.wan.music.features import FEATURES_HZ, music_features
 from darkroom.engine.families.wan.nodes.guide import VideoGuide
 from darkroom.engine.families.wan.nodes.latents import (
     FRAMES_RATIO,
@@ -34,7 +33,7 @@ from darkroom.engine.nodes.widgets import Float, Int
 MODULE = "comfy_extras.nodes_wandancer"
 CATEGORY = "model/conditioning/wan/dancer"
 MOST_SECONDS = 1200  # of music: features of longer music take too much time
-VIDEO_HZ = 30
+VIDEO_HZ = 30  # and features of music
 PAUSE_SECONDS = 0.2  # at the end of music, for which there is no further part
 # What prompts say of the frame rate, in Chinese, as in the network's training.
 RATE_WORDS, FULL_RATE_WORDS = " 帧率是{:.4f}", ", 帧率是30fps。"
@@ -57,15 +56,17 @@ def wan_dancer_encode_audio(
     seconds = waveform.shape[-1] / rate_hz
     if seconds > MOST_SECONDS:
         raise ValueError(f"audio: too long; got {seconds:.0f} s, expected at most {MOST_SECONDS}")
+    from darkroom.engine.families.wan.music.features import music_features  # only here: scipy takes a while
+
     features = music_features(waveform, rate_hz)
     steps_per_frame = int(features.shape[1] / video_frames + 0.5)
     if not steps_per_frame:
         raise ValueError(
             f"video_frames: more than there is music for; got {video_frames}, expected at most {2 * features.shape[1]}"
         )
-    rate = float(FEATURES_HZ / steps_per_frame)
+    rate = float(VIDEO_HZ / steps_per_frame)
     heard = cast(AudioEncoderOutput, {MUSIC: features, RATE: rate, SCALE: audio_inject_scale})
-    return heard, FULL_RATE_WORDS if int(rate + 0.5) == FEATURES_HZ else RATE_WORDS.format(rate)
+    return heard, FULL_RATE_WORDS if int(rate + 0.5) == VIDEO_HZ else RATE_WORDS.format(rate)
 
 
 def _cells_of(mask: torch.Tensor, cells: tuple[int, int]) -> torch.Tensor:
