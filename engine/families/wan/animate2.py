@@ -102,8 +102,8 @@ class AnimatedSelfAttention(SelfAttention):
         keys, attend = k.flatten(2), partial(optimized_attention, heads=self.heads, transformer_options=options)
         if poses is None:
             return self.closed(attend(q.flatten(2), keys, v), q, k, options)
-        pose_keys, pose_values = (item.flatten(2).split(count, dim=1) for item in poses)
-        first, *frames = q.flatten(2).split(count, dim=1)
+        pose_keys, pose_values = (torch.split(item.flatten(2), count, dim=1) for item in poses)
+        first, *frames = torch.split(q.flatten(2), count, dim=1)
         attended = [attend(first, keys, v)]
         # Those of the video are the same for each frame: only what is behind them is written anew.
         all_keys, all_values = torch.cat([keys, pose_keys[0]], dim=1), torch.cat([v, pose_values[0]], dim=1)
@@ -194,9 +194,11 @@ class WanAnimate2Transformer(WanTransformer):
         block: Any = self.blocks[index]
         if branch.tokens is None:
             assert branch.slot is not None
-            return block.keys_values(branch.slot.take(index, branch.vec), branch.vec, branch.pe)  # type: ignore[no-any-return]
+            known: KeysValues = block.keys_values(branch.slot.take(index, branch.vec), branch.vec, branch.pe)
+            return known
         if branch.slot is not None:
             branch.slot.keep(branch.tokens)
+        found: KeysValues
         branch.tokens, found = block.of_poses(branch, branch.tokens)
         return found
 

@@ -207,6 +207,6 @@ def _key_places(frames: int, inputs: Inputs) -> torch.Tensor:
     apart = FULL_HZ / inputs["fps"]
     options: Mapping[str, float] = inputs.get(ROPE_OPTIONS) or {}
     first = options.get("shift_t", 0.0)
-    places = torch.arange(frames, dtype=torch.float32) * apart + first
+    places: torch.Tensor = torch.arange(frames, dtype=torch.float32) * apart + first
     places[-1] = first + int(apart * frames + 0.5) - 1
     return places

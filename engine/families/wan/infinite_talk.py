@@ -70,7 +70,7 @@ class SpeechProjection(nn.Module):
     def forward(self, windows: torch.Tensor) -> torch.Tensor:
         """Return tokens [S, f, 32, token_dim] for the windows [S, F, 5, L, A] of frames, F = 4 f - 3."""
         first = windows[:, :1].flatten(2)
-        groups = windows[:, 1:].unflatten(1, (-1, FRAMES_RATIO))  # [S, f - 1, 4, 5, L, A]
+        groups = windows[:, 1:].reshape(len(windows), -1, FRAMES_RATIO, *windows.shape[2:])  # [S, f - 1, 4, 5, L, A]
         joined = torch.cat(
             [groups[:, :, 0, : REACH + 1], groups[:, :, 1:-1, REACH], groups[:, :, -1, REACH:]], dim=2
         ).flatten(2)
@@ -132,7 +132,7 @@ class InfiniteTalk(nn.Module):
     def added(self, index: int, x: torch.Tensor, speech: torch.Tensor, places: torch.Tensor | None) -> torch.Tensor:
         """Return the addition behind a block to the tokens [B, f * n, D]."""
         block = self.blocks[index]
-        out: torch.Tensor = block.audio_cross_attn(block.norm_x(x), speech, places)  # type: ignore[operator, union-attr]
+        out: torch.Tensor = block.audio_cross_attn(block.norm_x(x), speech, places)  # type: ignore[operator]
         return out
 
 
@@ -160,7 +160,7 @@ def speaker_places(q: torch.Tensor, k: torch.Tensor, masks: torch.Tensor) -> tor
     weights = (masks / (masks.sum(dim=1, keepdim=True) + NEAR_ZERO)).to(q)  # [2, n]
     keys = k[:, :count].permute(0, 2, 3, 1)  # [B, H, W, n]
     seen = []
-    for part in q.split(count, dim=1):  # a frame at a time: a whole map would not fit
+    for part in torch.split(q, count, dim=1):  # a frame at a time: a whole map would not fit
         scores = (part.transpose(1, 2) * HEAD_WIDTH**-0.5) @ keys
         seen.append((scores.softmax(dim=-1) @ weights.T).mean(dim=1))  # [B, n, 2]
     shares = torch.cat(seen, dim=1)

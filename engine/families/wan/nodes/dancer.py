@@ -56,7 +56,7 @@ def wan_dancer_encode_audio(
     seconds = waveform.shape[-1] / rate_hz
     if seconds > MOST_SECONDS:
         raise ValueError(f"audio: too long; got {seconds:.0f} s, expected at most {MOST_SECONDS}")
-    from darkroom.engine.families.wan.music.features import music_features  # only here: scipy takes a while
+    from darkroom.engine.media.music.features import music_features  # only here: scipy takes a while
 
     features = music_features(waveform, rate_hz)
     steps_per_frame = int(features.shape[1] / video_frames + 0.5)

@@ -40,7 +40,9 @@ class Guided:
     def __call__(self, x: torch.Tensor, sigma: torch.Tensor, model_options: Any, seed: int) -> torch.Tensor:
         self.calls += 1
         text = torch.ones(x.shape[0], 3, 24)
-        return self.diffusion_model(x, sigma * 1000, text, transformer_options=model_options["transformer_options"])
+        options = model_options["transformer_options"]
+        out: torch.Tensor = self.diffusion_model(x, sigma * 1000, text, transformer_options=options)
+        return out
 
 
 def drawn(network: torch.nn.Module, noise: torch.Tensor, frames: int, **options: Any) -> torch.Tensor:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from darkroom.engine.families.wan.music.beats import beats, onsets, tempo, tempo_of
-from darkroom.engine.families.wan.music.chroma import chroma
-from darkroom.engine.families.wan.music.spectrogram import HOP, cepstrum, loudness, mel_spectrogram, onset_strength
+from darkroom.engine.media.music.beats import beats, onsets, tempo, tempo_of
+from darkroom.engine.media.music.chroma import chroma
+from darkroom.engine.media.music.spectrogram import HOP, cepstrum, loudness, mel_spectrogram, onset_strength
 from darkroom.engine.media.resample import resample
 
 FEATURES_HZ = 30

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from darkroom.engine.families.wan.music.beats import beats, onsets, tempo, tempo_of
-from darkroom.engine.families.wan.music.chroma import chroma
-from darkroom.engine.families.wan.music.features import music_features
-from darkroom.engine.families.wan.music.spectrogram import FRAME, HOP, loudness, mel_bands, mel_spectrogram
+from darkroom.engine.media.music.beats import beats, onsets, tempo, tempo_of
+from darkroom.engine.media.music.chroma import chroma
+from darkroom.engine.media.music.features import music_features
+from darkroom.engine.media.music.spectrogram import FRAME, HOP, loudness, mel_bands, mel_spectrogram
 
 RATE_HZ = 22050
 A_NOTE = 9  # of the notes from C on

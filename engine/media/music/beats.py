@@ -10,7 +10,7 @@ import scipy.fft  # type: ignore[import-untyped]
 import scipy.signal  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from darkroom.engine.families.wan.music.spectrogram import (
+from darkroom.engine.media.music.spectrogram import (
     FRAMES_AT_ONCE,
     HOP,
     Floats,

@@ -12,7 +12,7 @@ import scipy.ndimage  # type: ignore[import-untyped]
 import scipy.signal  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from darkroom.engine.families.wan.music.spectrogram import FRAME, HOP, Floats, frames_of, hann
+from darkroom.engine.media.music.spectrogram import FRAME, HOP, Floats, frames_of, hann
 
 NUM_NOTES, NUM_OCTAVES, BINS_PER_OCTAVE = 12, 7, 36
 LOWEST_HZ = 32.70319566257483  # C1
