@@ -29,8 +29,8 @@ def within(frames: torch.Tensor, longest_px: int) -> torch.Tensor:
     """Return frames [F, H, W, 3] whose longer side is at most so long, in units of 16 pixels."""
     height, width = frames.shape[1:3]
     factor = min(longest_px / max(height, width), 1.0)
-    sides = (max(UNIT_PX, round(side * factor / UNIT_PX) * UNIT_PX) for side in (width, height))
-    return resize_image(frames[..., :3], *sides, "area")
+    new_width, new_height = (max(UNIT_PX, round(side * factor / UNIT_PX) * UNIT_PX) for side in (width, height))
+    return resize_image(frames[..., :3], new_width, new_height, "area")
 
 
 @node(

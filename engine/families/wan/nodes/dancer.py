@@ -21,13 +21,14 @@ from darkroom.engine.families.wan.nodes.latents import (
     num_latent_frames,
 )
 from darkroom.engine.images.pixels import resize
+from darkroom.engine.media.video import Audio
 from darkroom.engine.models.kinds.audio_encoder_value import AudioEncoderOutput
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Negative, Positive, Start
 from darkroom.engine.nodes.markers import Optional, Out, Socket
-from darkroom.engine.nodes.sockets import AUDIO, AUDIO_ENCODER_OUTPUT, CONDITIONING, IMAGE, MASK, STRING, VAE, Audio
+from darkroom.engine.nodes.sockets import AUDIO, AUDIO_ENCODER_OUTPUT, CONDITIONING, IMAGE, MASK, STRING, VAE
 from darkroom.engine.nodes.widgets import Float, Int
 
 MODULE = "comfy_extras.nodes_wandancer"
@@ -111,7 +112,7 @@ def wan_dancer_video(
             drawn = torch.ones(1, 1, guide.latent.shape[2], *concat.shape[-2:])
             drawn[:, :, : num_latent_frames(given.shape[0])] = 0.0
         else:
-            drawn = _cells_of(mask[:length], tuple(concat.shape[-2:]))
+            drawn = _cells_of(mask[:length], (concat.shape[-2], concat.shape[-1]))
         guide.set(concat_latent_image=concat, concat_mask=drawn)
     if clip_vision_output is not None:
         guide.set(clip_vision_output=clip_vision_output, clip_vision_output_ref=clip_vision_output_ref)

@@ -30,7 +30,8 @@ from darkroom.engine.families.wan.nodes.tracks import carried_along, visibility_
 def packed(masks: torch.Tensor) -> torch.Tensor:
     """Return masks [F, N, H, W] with eight pixels of a row in a byte."""
     bits = torch.tensor([1 << number for number in range(8)])
-    return (masks.unflatten(-1, (-1, 8)).long() * bits).sum(dim=-1).to(torch.uint8)
+    eights = masks.reshape(*masks.shape[:-1], -1, 8).long()
+    return torch.sum(eights * bits, dim=-1).to(torch.uint8)
 
 
 def two_figures() -> dict[str, Any]:
