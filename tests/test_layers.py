@@ -55,7 +55,7 @@ WARNING = "engine.log_context"  # where whatever leaves something out reports it
 BELOW_FAMILIES: dict[str, frozenset[str]] = {
     "engine.layers": NOTHING,
     "engine.text": frozenset({"tokenizers", "sentencepiece"}),
-    "engine.images": NOTHING,
+    "engine.images": frozenset({"scipy"}),
     "engine.media": frozenset({"av", "scipy"}),
     "engine.formats": NOTHING,
     "engine.adapters": NOTHING,
@@ -137,7 +137,7 @@ RULES = (
     Rule(
         "engine.models",
         (*MODELS_IN_USE, "engine.memory.device", "engine.memory.timeline", "engine.memory.weight_patches"),
-        TORCH | {"yaml"},  # only inside the function that uses it
+        TORCH | {"yaml", "scipy"},  # only inside the functions that use them
     ),
     Rule("engine.models.files.folders", ("engine.formats.arriving_file",), NOTHING),
     Rule("engine.models.planning.prompt_stages", ("contract", "engine.memory.timeline"), NOTHING),

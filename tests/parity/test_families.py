@@ -38,12 +38,19 @@ FAST = {
         "audio_join", "boxes", "cameras", "color_transfer", "colors_and_curves", "crop_to_mask", "layers",
         "latent_cut_to_batch", "painter", "regions", "tiles",
     ),
-    "vision_nodes": ("frames_film", "frames_rife", "frames_rife_raw_odd_size", "background_birefnet", "da3_mono_sky",
-        "da3_small_batch", "da3_views", "moge_v1", "moge_v2", "moge_panorama"),
+    "vision_nodes": ("frames_film", "frames_rife", "da3_mono_sky", "da3_views", "moge_v1", "moge_v2"),
     "templates": ("image_flux2", "image_krea2_turbo_t2i", "image_sdxl_simple", "utility-gan_upscaler"),
     "later_sampling": ("flux_nag", "flux_scale_rope", "ltxv_windows", "node_cfg_override_two", "prompt_japanese"),
     "wan_later": ("wan_a2_cache_int4", "wan_scail2_bare", "wan_ar_lora"),
 }  # fmt: skip
+
+SLOW = {
+    "vision_nodes": (
+        "background_birefnet", "background_cut_out", "da3_mono_lower_bound", "da3_small_batch", "da3_two_views",
+        "frames_film_video", "frames_rife_raw_odd_size", "frames_rife_sixteen", "moge_levels", "moge_panorama",
+    ),
+}  # fmt: skip
+"""Cases of groups that are no family's, whose tests run those of the families."""
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -54,4 +61,14 @@ pytestmark = pytest.mark.timeout(600)
     ids=lambda case: case.name,
 )
 def test_draws_what_comfyui_draws(engine: Engine, case: Case) -> None:
+    assert_like_the_reference(engine, case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case",
+    [Case(family, name) for family, names in SLOW.items() for name in names],
+    ids=lambda case: case.name,
+)
+def test_draws_at_length_what_comfyui_draws(engine: Engine, case: Case) -> None:
     assert_like_the_reference(engine, case)

@@ -57,7 +57,7 @@ class GeometryEstimator(NetworkValue):
         where `in_metres`. Raises ValueError for images too narrow to be seen.
         """
         height, width = images.shape[1:3]
-        num_tokens = self._num_tokens(level)
+        num_tokens = self.num_tokens_at(level)
         self._check_sides(height, width, num_tokens)
         with self.patcher.in_use(working_bytes=self._working_bytes(images.shape, num_tokens)) as network:
             pixels = images.movedim(-1, 1).to(self.load_device, torch.float32)
@@ -84,7 +84,8 @@ class GeometryEstimator(NetworkValue):
             geometry["normal"] = normal
         return geometry
 
-    def _num_tokens(self, level: int) -> int:
+    def num_tokens_at(self, level: int) -> int:
+        """Return the number of patches, about, that images are seen in at a level of detail of 0 to 9."""
         most: int = self.model.most_tokens
         return int(LEAST_TOKENS + level / FINEST * (most - LEAST_TOKENS))
 

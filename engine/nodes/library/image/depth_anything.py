@@ -179,11 +179,11 @@ def _points(geometry: DepthGeometry, index: int, depth: torch.Tensor) -> torch.T
     pixels = torch.stack((columns.expand(height, width), rows[:, None].expand(height, width)), dim=-1)
     if "intrinsics" in geometry:
         intrinsics = geometry["intrinsics"][0, index].float()
+        focal, centre = intrinsics.diagonal()[:2], intrinsics[:2, 2]
     else:
-        focal = width * GUESSED_FOCAL
-        intrinsics = torch.tensor(((focal, 0, (width - 1) / 2), (0, focal, (height - 1) / 2), (0, 0, 1)))
-    ahead = torch.cat((pixels, torch.ones_like(pixels[..., :1])), dim=-1)
-    points: torch.Tensor = ahead @ torch.linalg.inv(intrinsics).T * depth[..., None]
+        focal, centre = torch.full((2,), width * GUESSED_FOCAL), torch.tensor(((width - 1) / 2, (height - 1) / 2))
+    ahead = torch.cat(((pixels - centre) / focal, torch.ones_like(pixels[..., :1])), dim=-1)
+    points = ahead * depth[..., None]
     if "extrinsics" in geometry:
         pose = geometry["extrinsics"][0, index].float()
         if bool(pose.isfinite().all()):

@@ -19,7 +19,7 @@ from darkroom.engine.media.surfaces.grid_mesh import grid_mesh
 from darkroom.engine.models.kinds.geometry.geometry_estimator import GeometryEstimator
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
-from darkroom.engine.nodes.library.media.free_memory import check_fits
+from darkroom.engine.nodes.library.free_memory import check_fits
 from darkroom.engine.nodes.markers import Out
 from darkroom.engine.nodes.sockets import FLOAT, IMAGE, MESH, MOGE_GEOMETRY, MOGE_MODEL
 from darkroom.engine.nodes.widgets import Combo, Flag, Float, Int, ModelCombo

@@ -12,7 +12,7 @@ from darkroom.engine.images.pose_drawing import PoseStyle, draw_pose
 from darkroom.engine.images.poses import PoseKeypoints, canvas_of, poses_of
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
-from darkroom.engine.nodes.library.media.free_memory import check_fits
+from darkroom.engine.nodes.library.free_memory import check_fits
 from darkroom.engine.nodes.markers import Out, Socket
 from darkroom.engine.nodes.sockets import IMAGE
 from darkroom.engine.nodes.widgets import Flag, Float, Int

@@ -12,7 +12,7 @@ from darkroom.engine.media.frame_stream import FrameStream
 from darkroom.engine.models.kinds.frame_interpolation.frame_interpolator import FrameInterpolator
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
-from darkroom.engine.nodes.library.media.free_memory import check_fits
+from darkroom.engine.nodes.library.free_memory import check_fits
 from darkroom.engine.nodes.sockets import FRAMES, INTERP_MODEL
 from darkroom.engine.nodes.widgets import Int, ModelCombo
 

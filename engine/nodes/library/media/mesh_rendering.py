@@ -21,7 +21,7 @@ from darkroom.engine.media.surfaces.render import (
 )
 from darkroom.engine.nodes.base import NodeContext, NodeEnvironment
 from darkroom.engine.nodes.declaration import node
-from darkroom.engine.nodes.library.media.free_memory import check_fits
+from darkroom.engine.nodes.library.free_memory import check_fits
 from darkroom.engine.nodes.library.media.mesh_repair import CATEGORY, MODULE
 from darkroom.engine.nodes.markers import Optional, Out, Socket
 from darkroom.engine.nodes.page_widgets import Color

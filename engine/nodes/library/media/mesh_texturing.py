@@ -20,7 +20,7 @@ from darkroom.engine.media.surfaces.voxel_colors import sampled, vertex_colors
 from darkroom.engine.models.shape_vae import Voxel
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
-from darkroom.engine.nodes.library.media.free_memory import check_fits
+from darkroom.engine.nodes.library.free_memory import check_fits
 from darkroom.engine.nodes.library.media.mesh_editing import NamedMesh
 from darkroom.engine.nodes.library.media.mesh_repair import CATEGORY, MODULE
 from darkroom.engine.nodes.markers import Optional, Out

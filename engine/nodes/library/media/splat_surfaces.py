@@ -16,7 +16,7 @@ from darkroom.engine.media.splats.splat import ATTRIBUTES, Splat
 from darkroom.engine.media.splats.surface import SurfaceOptions, surface_of
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
-from darkroom.engine.nodes.library.media.free_memory import check_fits
+from darkroom.engine.nodes.library.free_memory import check_fits
 from darkroom.engine.nodes.library.media.mesh_rendering import background_complaint, rgb_of
 from darkroom.engine.nodes.library.media.splats import CATEGORY, MODULE
 from darkroom.engine.nodes.markers import Optional, Out

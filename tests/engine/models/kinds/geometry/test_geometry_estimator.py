@@ -55,7 +55,7 @@ def test_points_that_are_not_valid_are_infinite(models: Path) -> None:
 
 
 def test_a_more_detailed_level_sees_more_patches(estimator: GeometryEstimator) -> None:
-    coarse, fine = (estimator.model.cells(400, 600, estimator._num_tokens(level)) for level in (0, 9))
+    coarse, fine = (estimator.model.cells(400, 600, estimator.num_tokens_at(level)) for level in (0, 9))
     assert coarse[0] * coarse[1] == pytest.approx(1200, rel=0.05)
     assert fine[0] * fine[1] == pytest.approx(estimator.model.most_tokens, rel=0.05)
 
