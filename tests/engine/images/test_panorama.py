@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from darkroom.engine.cancel import Interrupted
+from darkroom.engine.errors import Interrupted
 from darkroom.engine.images.panorama import directions_of, grid, icosahedron_views, places_of, seen_at, view_of
 from darkroom.engine.images.panorama_distance import curvature, downwards, joined_distance, to_the_right
 
@@ -35,19 +35,23 @@ def test_a_view_shows_what_is_ahead_in_its_middle() -> None:
         assert (view[:, 10, 20] - view[:, 10, 0]) @ rotation[0] > 1.3
 
 
+def true_distance(directions: torch.Tensor) -> torch.Tensor:
+    return 2 + directions[..., 0] * 0.5 + directions[..., 2] ** 2
+
+
 def test_distances_of_views_with_other_scales_are_joined() -> None:
-    true = lambda directions: 2 + directions[..., 0] * 0.5 + directions[..., 2] ** 2  # noqa: E731
     views, side = icosahedron_views(), 48
     places = 2 * grid(side, side) - 1
     ahead = torch.nn.functional.normalize(torch.cat((places, torch.ones(side, side, 1)), dim=-1), dim=-1)
     scales = torch.linspace(0.5, 2.0, 12)
     distances = [
-        (true(ahead @ rotation) * scale).numpy() for rotation, scale in zip(views.rotations, scales, strict=True)
+        (true_distance(ahead @ rotation) * scale).numpy()
+        for rotation, scale in zip(views.rotations, scales, strict=True)
     ]
     masks = [np.ones((side, side), dtype=bool)] * 12
     found, is_seen = joined_distance((150, 300), views, distances, masks)
     assert found.shape == (150, 300) and is_seen.all()
-    ratio = found / true(directions_of(grid(150, 300)))
+    ratio = found / true_distance(directions_of(grid(150, 300)))
     assert float(ratio.std() / ratio.mean()) < 0.03
 
 
