@@ -36,10 +36,10 @@ def neighborhood_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, wi
             for first, at, part, length, size in zip(firsts, corner, cells, windows, sizes, strict=True)
         )
         mask = _mask(starts, windows, cells, seen)
-        read = scaled_dot_product_attention(
-            *(_as_tokens(item[(slice(None), *place)]) for item, place in ((q, cells), (k, seen), (v, seen))),
-            attn_mask=mask,
-        )  # [B, N, cells, D]
+        query, key, value = (
+            _as_tokens(item[(slice(None), *place)]) for item, place in ((q, cells), (k, seen), (v, seen))
+        )
+        read = scaled_dot_product_attention(query, key, value, attn_mask=mask)  # [B, N, cells, D]
         shape = (q.shape[0], *(part.stop - part.start for part in cells), *q.shape[4:])
         out[(slice(None), *cells)] = read.transpose(1, 2).reshape(shape)
     return out

@@ -139,7 +139,8 @@ def cosmos_heads() -> RotaryHeads:
 
 def padded(x: torch.Tensor) -> torch.Tensor:
     """Return a video [B, C, F, h, w] of whole patches: its sides are continued from the other ends."""
-    return pad_to_patches(x.flatten(1, 2), PATCH).unflatten(1, x.shape[1:3])
+    planes = pad_to_patches(x.flatten(1, 2), PATCH)
+    return planes.reshape(*x.shape[:3], *planes.shape[2:])
 
 
 def patched(x: torch.Tensor) -> torch.Tensor:

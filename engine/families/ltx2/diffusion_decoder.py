@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -175,7 +175,8 @@ class Enlargement(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         frames, rows, columns = self.stride
-        parts = self.proj(x).unflatten(-1, (-1, frames, rows, columns))  # [B, F, h, w, C, p1, p2, p3]
+        projected: torch.Tensor = self.proj(x)
+        parts = projected.reshape(*x.shape[:-1], -1, frames, rows, columns)  # [B, F, h, w, C, p1, p2, p3]
         out = parts.permute(0, 1, 5, 2, 6, 3, 7, 4).flatten(5, 6).flatten(3, 4).flatten(1, 2)
         return out[:, 1:] if frames == 2 else out
 
@@ -229,7 +230,7 @@ class DiffusionDecoder(nn.Module):
         """Return what guides the pixels [B, F, H / 4, W / 4, C]."""
         extra = self.config.repeated_frames
         repeated = torch.cat([latents, latents[:, :, -1:].expand(-1, -1, extra, -1, -1)], dim=2)
-        x = self.conv_in(repeated.permute(0, 2, 3, 4, 1))
+        x: torch.Tensor = self.conv_in(repeated.permute(0, 2, 3, 4, 1))
         for blocks, enlarge in zip(self.det_stages, self.upsamples, strict=True):
             for block in blocks:  # type: ignore[attr-defined]  # a list of modules
                 x = block(x)
@@ -241,6 +242,7 @@ class DiffusionDecoder(nn.Module):
         patch = (1, self.config.patch, self.config.patch)
         x = self.conv_in_x_t(patched(noisy, patch).permute(0, 2, 3, 4, 1))
         shared = self.shared_adaln(self.t_embedder(self.config.time_scale * time, x.dtype))
+        block: Any
         for block in self.diff_blocks:
             x = block.guided(x, context, shared)
         return unpatched(self.conv_out(self.norm_out(x)).permute(0, 4, 1, 2, 3), patch)

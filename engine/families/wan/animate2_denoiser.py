@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput, RegularInput
-from darkroom.engine.diffusion.windowed_batches import LatentWindow, cut_input
+from darkroom.engine.diffusion.latent_window import LatentWindow, cut_input
 from darkroom.engine.families.wan.denoiser import ImageVideoDenoiser
 
 STRENGTHS = ("pose_strength", "reference_strength")

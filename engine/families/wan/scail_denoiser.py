@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput, RegularInput
-from darkroom.engine.diffusion.windowed_batches import LatentWindow, cut_input
+from darkroom.engine.diffusion.latent_window import LatentWindow, cut_input
 from darkroom.engine.families.wan.video_denoiser import MASK_CHANNELS, VideoDenoiser
 
 CUT_WITH_VIDEO = ("sam_latents", "pose_latents")

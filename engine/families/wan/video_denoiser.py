@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from darkroom.engine.diffusion.conditions import BatchedInput, ListInput, RegularInput, spread_to_batch_size
 from darkroom.engine.diffusion.denoiser import fit
-from darkroom.engine.diffusion.windowed_batches import LatentWindow
+from darkroom.engine.diffusion.latent_window import LatentWindow
 from darkroom.engine.families.joint_text_denoiser import TextTokensDenoiser
 
 MASK_CHANNELS = 4  # of the frames that one latent frame is

@@ -126,7 +126,7 @@ def test_streams_that_do_not_attend_to_each_other_are_independent(network: Ltx2T
     alone = [network(item, times, text, None, None, options)[0] for item in (streams, other)]
     together = [network(item, times, text)[0] for item in (streams, other)]
     assert torch.equal(*alone)
-    assert not torch.allclose(*together, atol=1e-6)
+    assert not torch.allclose(together[0], together[1], atol=1e-6)
 
 
 def test_a_video_without_audio_is_one_tensor(network: Ltx2Transformer) -> None:
@@ -250,7 +250,7 @@ def test_most_layers_attend_to_the_window_alone() -> None:
     first, second = torch.randn(2, 1, 10, 8)
     second[:, 3:] = first[:, 3:]
     mixed = [model(rows)[0, -1] for rows in (first, second)]
-    assert torch.allclose(*mixed, atol=1e-6)  # two layers of four tokens see seven
+    assert torch.allclose(mixed[0], mixed[1], atol=1e-6)  # two layers of four tokens see seven
     past = model.empty_past()
     *_, last = model.states(first[:, :9], past=past)
     *_, last = model.states(first[:, 9:], past=past)

@@ -14,7 +14,7 @@ from darkroom.engine.errors import BadModelFile
 from darkroom.engine.families import registry
 from darkroom.engine.families.base import NotRecognised
 from darkroom.engine.families.ltx2.audio_vae import Ltx2AudioVae, Ltx2AudioVaeConfig
-from darkroom.engine.families.ltx2.audio_vae_files import AUDIO_AUTOENCODER, as_described, configure, description
+from darkroom.engine.families.ltx2.audio_vae_files import AUDIO_AUTOENCODER, as_described, description
 from darkroom.engine.families.ltx2.bandwidth_extension import ExtendedVocoderConfig, interpolated
 from darkroom.engine.families.ltx2.filtered_activations import FilteredSnake
 from darkroom.engine.families.ltx2.nodes.audio_vae import (
@@ -69,7 +69,7 @@ def network_of(config: Ltx2AudioVaeConfig) -> Ltx2AudioVae:
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_metadata_tell_the_networks(config: Ltx2AudioVaeConfig) -> None:
-    assert as_described(configure({}), metadata_of(config)) == config
+    assert as_described(None, metadata_of(config)) == config
 
 
 def test_the_sample_rate_follows_from_the_vocoder() -> None:

@@ -60,7 +60,7 @@ def test_shapes_and_metadata_tell_the_network(config: LatentUpsamplerConfig) -> 
 def test_latents_are_enlarged(config: LatentUpsamplerConfig, expected: tuple[int, int, int]) -> None:
     network = network_of(config)
     if config.share is not None:
-        network.upsampler.blur_down.kernel.fill_(1 / 25)
+        network.get_parameter("upsampler.blur_down.kernel").fill_(1 / 25)
     latents = torch.randn(2, 128, 3, 4, 5)
     assert network(latents).shape == (2, 128, *expected)
     torch.testing.assert_close(network(latents)[1:], network(latents[1:]), rtol=1e-3, atol=1e-4)
@@ -96,7 +96,7 @@ def test_the_node_enlarges_a_latent_as_the_vae_has_it(tmp_path: Path) -> None:
     model = latent_upscale_model_loader(context, model_name="up.safetensors")
     of_videos = family_named("ltx2").vae
     network = of_videos.build(of_videos.sizes["small"]).requires_grad_(False).eval()
-    for name, weight in network.per_channel_statistics.named_parameters():
+    for name, weight in network.get_submodule("per_channel_statistics").named_parameters():
         weight.fill_(2.0 if name.startswith("std") else 0.5)
     vae = vae_of(store.files.keep("vae", "videos", network))
     samples = torch.randn(1, 128, 2, 3, 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -30,7 +31,8 @@ def test_each_cell_reads_its_window(sizes: tuple[int, int, int], window: tuple[i
             length = min(wanted, size)
             first = min(max(at - length // 2, 0), size - length)
             seen.append(slice(first, first + length))
-        place, own = (slice(None), *cell), (slice(None), *seen)
+        place: tuple[Any, ...] = (slice(None), *cell)
+        own: tuple[Any, ...] = (slice(None), *seen)
         expected = scaled_dot_product_attention(
             q[place][:, :, None], *(item[own].flatten(1, 3).transpose(1, 2) for item in (k, v))
         )[:, :, 0]

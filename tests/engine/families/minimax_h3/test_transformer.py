@@ -13,16 +13,8 @@ from darkroom.engine.families.base import NotRecognised
 from darkroom.engine.families.minimax_h3.family import DENOISER, as_described, description
 from darkroom.engine.families.minimax_h3.layers import MiniMaxH3Config
 from darkroom.engine.families.minimax_h3.sampling import AudioVideoFlow, shifted_again
-from darkroom.engine.families.minimax_h3.transformer import (
-    AUDIO_SHIFT,
-    CURVE,
-    VIDEO_SHIFT,
-    audio_of,
-    audio_tokens,
-    minimax_h3_config,
-    video_of,
-    video_tokens,
-)
+from darkroom.engine.families.minimax_h3.tokens import audio_of, audio_tokens, video_of, video_tokens
+from darkroom.engine.families.minimax_h3.transformer import AUDIO_SHIFT, CURVE, VIDEO_SHIFT, minimax_h3_config
 from tests.engine.layers.small_transformers import small_transformer
 
 NAME, GUIDED = "minimax_h3", "minimax_h3 with guides and masks"
