@@ -29,6 +29,7 @@ from tools.marked_part import with_part
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "models.md"
 CASES = ROOT / "tests" / "parity" / "cases"
+MOST_NAMED = 8  # variants in a cell; the family's part of the page has them all
 TOLERANCE = ".tolerance.json"  # how far a case may be off: not a case of its own
 BEGIN, END = "<!-- models: tools/models_table.py -->", "<!-- end of models -->"
 SIZES = (
@@ -99,7 +100,9 @@ def models_tables(of: Iterable[ModelFamily]) -> str:
 
 
 def _runs(family: ModelFamily) -> str:
-    variants = ", ".join(f"`{name}`" for name in family.variants if name) or "–"
+    names = [f"`{name}`" for name in family.variants if name]
+    variants = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if names[MOST_NAMED:] else "")
+    variants = variants or "–"
     default = family.default
     size = f"{default.width}x{default.height}" if default.seconds is None else f"{default.seconds:g} s"
     draws = f"{size}, {default.steps} steps, cfg {default.cfg:g}, {default.sampler_name}, {default.scheduler}"

@@ -279,7 +279,7 @@ class _Walk:
         self.cast: dict[str, dict[str, Any]] = {}
         self._excuses = excuses
         self._misfits = misfits or {}
-        self._unused = left_out.links
+        self._unused, self._chosen = left_out.links, left_out.chosen
         self._max_listed = max_listed
         self._num_problems = 0
         self._open: dict[str, int] = {}  # the nodes being looked at, each with its place in the stack
@@ -367,7 +367,7 @@ class _Walk:
         for spec in rules.declared:
             value = inputs.get(spec.name, _MISSING)
             if value is _MISSING:
-                if spec.section == "required":
+                if spec.section == "required" and not self._may_be_absent(node, rules, spec.name):
                     self._report(frame, missing(spec))
             elif isinstance(value, list):
                 if (node.id, spec.name) not in self._unused:
@@ -377,6 +377,14 @@ class _Walk:
         self._check_undeclared_links(frame, rules, via)
         if check is not None and (frame.is_faultless or not check.comes_last):
             self._ask_node(frame, rules, linked_types, via)
+
+    def _may_be_absent(self, node: Node, rules: NodeRules, name: str) -> bool:
+        """Return True for a side of a switch, unless it is certain to be followed: later releases let it be left out."""
+        facts = rules.facts
+        if name not in facts.alternatives.values():
+            return False
+        chosen = self._chosen.get(node.id)
+        return is_link(node.inputs.get(facts.chosen_by)) if chosen is None else name != chosen
 
     def _check_link(
         self,

@@ -63,7 +63,7 @@ class AudioVae(Vae):
     def _decoded_in_small_tiles(self, samples: torch.Tensor) -> torch.Tensor:
         return self.decode_tiled(samples, tile_x=self._fitting_cells(tuple(samples.shape[:-1])))
 
-    def _decode_bytes(self, shape: tuple[int, ...]) -> int:
+    def decode_item_bytes(self, shape: tuple[int, ...]) -> int:
         num_values: int = self.first_stage_model.decode_bytes(shape)
         return num_values * self.vae_dtype.itemsize
 
@@ -89,7 +89,7 @@ class AudioVae(Vae):
         tile = tile_x or TILE_CELLS
         shared = min(OVERLAP_CELLS if overlap is None else overlap, tile // 2)
         longest = (*samples.shape[:-1], min(tile, samples.shape[-1]))
-        item_bytes = self._decode_bytes(longest)
+        item_bytes = self.decode_item_bytes(longest)
         height, ratio = samples.shape[2:-1], self.upscale_ratio
         flat = samples.flatten(1, -2) if height else samples  # one axis of time
 
@@ -135,7 +135,7 @@ class AudioVae(Vae):
         """Return the cells of the longest stretch whose working memory fits the device; 128 at most."""
         room = (self.patcher.free_bytes() + self.patcher.loaded_size()) * TILE_SHARE
         cells = TILE_CELLS
-        while cells > LEAST_CELLS and self._decode_bytes((*shape, cells)) > room:
+        while cells > LEAST_CELLS and self.decode_item_bytes((*shape, cells)) > room:
             cells //= 2
         return cells
 

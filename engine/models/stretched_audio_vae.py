@@ -57,7 +57,7 @@ class StretchedAudioVae(AudioVae):
     ) -> torch.Tensor:
         """Decode latents to audio [B, S, C] on the CPU, `tile_x` cells of time at once; None: 32."""
         samples, stretch = self._latents_of(samples), max(1, tile_x or TILE_CELLS)
-        item_bytes = self._decode_bytes((1, samples.shape[1], min(stretch, samples.shape[2]), samples.shape[3]))
+        item_bytes = self.decode_item_bytes((1, samples.shape[1], min(stretch, samples.shape[2]), samples.shape[3]))
 
         def decode(run: SamplingRun) -> torch.Tensor:
             with self.patcher.in_use(working_bytes=item_bytes) as network, run.tuned_decoder(self.patcher, network):

@@ -28,7 +28,7 @@ class Vae(DescribedVae):
         samples = self._latents_of(samples_in)
         if self._is_decoded_in_tiles(samples):
             return self._decoded_in_small_tiles(samples)
-        return self._decoded(samples, self._decode_bytes(tuple(samples.shape)))
+        return self._decoded(samples, self.decode_item_bytes(tuple(samples.shape)))
 
     def _latents_of(self, samples: torch.Tensor) -> torch.Tensor:
         """Return latents as the network takes them. Raises ValueError for those of another VAE."""
@@ -44,7 +44,7 @@ class Vae(DescribedVae):
         tile = self._tile_cells(self._decode_bytes_per_cell())
         return self.decode_tiled(samples, tile_x=tile, tile_y=tile, overlap=tile // 4)
 
-    def _decode_bytes(self, shape: tuple[int, ...]) -> int:
+    def decode_item_bytes(self, shape: tuple[int, ...]) -> int:
         """Return the working memory for decoding one of the latents of the shape [B, C, h, w], in bytes."""
         _, _, height, width = shape
         itemsize: int = self.vae_dtype.itemsize

@@ -106,7 +106,7 @@ class VideoVae(Vae):
     def _decoded_in_small_tiles(self, samples: torch.Tensor) -> torch.Tensor:
         return self._decoded_in_tiles(samples, self._saving_tiling())
 
-    def _decode_bytes(self, shape: tuple[int, ...]) -> int:
+    def decode_item_bytes(self, shape: tuple[int, ...]) -> int:
         return self._decode_bytes_at_once(shape, self._piece_frames())
 
     def _decoded_once(self, run: SamplingRun, samples: torch.Tensor, item_bytes: int) -> torch.Tensor:
@@ -168,7 +168,7 @@ class VideoVae(Vae):
     def _frames_once(
         self, run: SamplingRun, samples: torch.Tensor, noise: dict[str, Sequence[torch.Tensor]]
     ) -> Generator[torch.Tensor, None, None]:
-        item_bytes = self._decode_bytes(tuple(samples.shape))
+        item_bytes = self.decode_item_bytes(tuple(samples.shape))
         with self.patcher.in_use(working_bytes=item_bytes) as network, run.tuned_decoder(self.patcher, network):
             self.patcher.weights.begin_work(item_bytes)
             for item in torch.split(samples, 1):

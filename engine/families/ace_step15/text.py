@@ -135,7 +135,9 @@ class CodeEncoder(LanguageEncoder):
         prompts = padded_before([[token for token, *_ in tokens[slot][0]] for slot in slots], PAD_TOKEN)
         embedded = [self._embed(prompt) for prompt in prompts]
         rows = torch.stack([item for item, _ in embedded])
-        masks = [_seen(prompt, num_rows, len(item)) for prompt, (item, num_rows) in zip(prompts, embedded, strict=True)]
+        masks = [
+            seen_rows(prompt, num_rows, len(item)) for prompt, (item, num_rows) in zip(prompts, embedded, strict=True)
+        ]
         mask = torch.tensor(masks, device=rows.device)
         codes = written_codes(self.transformer.model, rows, mask, sampling, lambda index: check_cancelled())
         return {CODES: [codes]}
@@ -146,7 +148,7 @@ def writes_codes(encoders: Any) -> bool:
     return any(isinstance(encoder, CodeEncoder) for encoder in encoders.encoders().values())
 
 
-def _seen(prompt: Sequence[Any], num_rows: Sequence[int], length: int) -> list[int]:
+def seen_rows(prompt: Sequence[Any], num_rows: Sequence[int], length: int) -> list[int]:
     """Return 1 for each row of a prompt that others attend to: between the padding before it and the next padding."""
     is_padding = [not isinstance(token, torch.Tensor) and token == PAD_TOKEN for token in prompt]
     start = next((index for index, is_pad in enumerate(is_padding) if not is_pad), len(prompt))

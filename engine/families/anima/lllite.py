@@ -148,7 +148,7 @@ class ImageEmbedder(nn.Module):
 
 
 class LayerShift(nn.Module):
-    """What is added to a layer's input [B, P, D] for an embedding [B, P, E]."""
+    """The sum for a layer's input [B, P, D] by an embedding [B, P, E]."""
 
     def __init__(self, config: LLLiteConfig, inner_size: int) -> None:
         super().__init__()

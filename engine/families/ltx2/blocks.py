@@ -26,7 +26,7 @@ Streams = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class StreamInputs:
-    """What all blocks get of one stream.
+    """Inputs of all blocks of one stream.
 
     `vec` [B, N, 6 or 9 D], `cross_vec` [B, N, 4 D], `cross_gate` [B, 1, D] and `text_vec` [B, 1, 2 D] (None where text
     is not modulated by the time) are modulations by the time, to which each block adds a table of its own. `tables`

@@ -45,7 +45,7 @@ class ConnectorConfig:
 
 @dataclass(frozen=True, slots=True)
 class RotaryConfig:
-    """How positions become angles.
+    """Settings of the angles that positions become.
 
     `splits_heads`: channel n of a head turns with channel n + W / 2, else neighbours turn together. `is_double`:
     frequencies are computed in float64. `is_middle`: a token is where its middle is, else where it begins.

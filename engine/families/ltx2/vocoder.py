@@ -46,7 +46,7 @@ class VocoderConfig:
 
     kind: BlockKind = "1"
     has_magnitude: bool = False
-    """Whether filtered activations have a magnitude for each channel beside the frequency."""
+    """True where filtered activations have a magnitude for each channel beside the frequency."""
 
     is_stereo: bool = True
     has_last_bias: bool = True

@@ -246,10 +246,10 @@ class LtxVideoVae(nn.Module):
         A network that removes noise draws it from torch's generator of the latents' device.
         """
         noise = iter(self.drawn_noise(latents.shape, latents.device, latents.dtype))
-        videos: torch.Tensor = self.decoder(self._restored(latents, noise), PassingVideo(noise, is_whole=True))
+        videos: torch.Tensor = self.decoder(self.restored_latents(latents, noise), PassingVideo(noise, is_whole=True))
         return videos
 
-    def _restored(self, latents: torch.Tensor, noise: Iterator[torch.Tensor]) -> torch.Tensor:
+    def restored_latents(self, latents: torch.Tensor, noise: Iterator[torch.Tensor]) -> torch.Tensor:
         if self.config.removes_noise:
             share = self.config.decode_noise
             latents = next(noise) * share + (1.0 - share) * latents
@@ -278,7 +278,7 @@ class LtxVideoVae(nn.Module):
         `noise` is what `drawn_noise` has drawn before, None to draw it now.
         """
         left = iter(self.drawn_noise(latents.shape, latents.device, latents.dtype) if noise is None else noise)
-        restored, video = self._restored(latents, left), PassingVideo(left)
+        restored, video = self.restored_latents(latents, left), PassingVideo(left)
         given = (piece for piece in torch.split(restored, 1, dim=2))
         ended = (restored[:, :, :0] for _ in video.endings())
         for piece in itertools.chain(given, ended):

@@ -1,4 +1,4 @@
-"""What is read of a video of poses, kept between the steps of one sampling run of Wan-Animate 2."""
+"""Keys and values of a video of poses, kept between the steps of one sampling run of Wan-Animate 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What enters the blocks of a video of poses, kept between the steps of one sampling run of Wan-Animate 2.
+"""Inputs of the blocks for a video of poses, kept between the steps of one sampling run of Wan-Animate 2.
 
 That video is without noise, so it is the same in every step. `B` batch, `T` tokens, `D` hidden size.
 """
@@ -88,7 +88,7 @@ def packed(tokens: torch.Tensor, storage: Storage, device: torch.device) -> Pack
 
 
 class PoseSlot:
-    """What enters each block of one video of poses."""
+    """Inputs of each block for one video of poses."""
 
     def __init__(self, latents: torch.Tensor, device: torch.device, storage: Storage) -> None:
         self.latents = latents  # [1, C, f, h, w], by which the video is known

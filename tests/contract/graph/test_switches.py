@@ -101,6 +101,14 @@ def test_a_switch_whose_branch_is_not_given_leaves_nothing_out() -> None:
     assert problems_of(prompt) == {"switch": ["required_input_missing"]}
 
 
+def test_the_branch_that_is_off_need_not_be_given() -> None:
+    prompt = switched(True)
+    del prompt["switch"]["inputs"]["on_false"]
+    assert problems_of(prompt) == {}
+    prompt["switch"]["inputs"]["switch"] = False
+    assert problems_of(prompt) == {"switch": ["required_input_missing"]}
+
+
 def test_nothing_of_a_branch_that_is_off_is_a_reason_to_refuse() -> None:
     prompt = switched(True)
     prompt["off"] = node("Load", name="missing")

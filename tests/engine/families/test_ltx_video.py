@@ -91,7 +91,9 @@ def test_the_noise_that_a_network_adds_and_expects_is_that_of_the_metadata() -> 
         torch.nn.init.ones_(weight)
     latents = torch.full((1, 128, 1, 2, 2), 3.0)
     noise = (torch.full_like(latents, 5.0),)
-    assert network._restored(latents, iter(noise)).flatten().tolist() == [5.0] * 512  # (0.5 * 5 + 0.5 * 3) * 1 + 1
+    assert (
+        network.restored_latents(latents, iter(noise)).flatten().tolist() == [5.0] * 512
+    )  # (0.5 * 5 + 0.5 * 3) * 1 + 1
 
 
 def test_a_network_that_removes_noise_decodes_videos_of_its_size() -> None:

@@ -58,7 +58,7 @@ def test_frames_leave_the_network_in_pieces_of_the_same_bits(vae: VideoVae) -> N
 
 @pytest.mark.parametrize("latent_frames", [5, 33])
 def test_the_working_memory_of_decoding_does_not_grow_with_the_frames(vae: VideoVae, latent_frames: int) -> None:
-    assert vae._decode_bytes((1, 4, latent_frames, 4, 5)) == vae._decode_bytes((1, 4, 2, 4, 5))
+    assert vae.decode_item_bytes((1, 4, latent_frames, 4, 5)) == vae.decode_item_bytes((1, 4, 2, 4, 5))
 
 
 def test_tiles_that_hold_everything_are_no_tiles(vae: VideoVae) -> None:

@@ -29,7 +29,7 @@ Share = Annotated[float, Float(min=0.0, max=1.0, step=0.001)]
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What the next block of the control reads: tokens [B, T, D], the embedded time [B, V], rotations."""
+    """Inputs of the next block of the control: tokens [B, T, D], the embedded time [B, V], rotations."""
 
     tokens: torch.Tensor
     time: torch.Tensor

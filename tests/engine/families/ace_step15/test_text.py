@@ -17,7 +17,7 @@ from darkroom.engine.families.ace_step15.nodes import (
 )
 from darkroom.engine.families.ace_step15.silence import silent_latent
 from darkroom.engine.families.ace_step15.song_prompts import Song, prompts_of, whole_seconds
-from darkroom.engine.families.ace_step15.text import CODES_2B, CODES_4B, QWEN_06B, _seen, song_of, writes_codes
+from darkroom.engine.families.ace_step15.text import CODES_2B, CODES_4B, QWEN_06B, seen_rows, song_of, writes_codes
 from darkroom.engine.families.ace_step15.vae_files import AceStep15LatentFormat
 from darkroom.engine.families.base import NotRecognised, TokenizerParts
 from darkroom.engine.families.registry import family_named, recognise_text_encoders, recognise_vae
@@ -79,10 +79,10 @@ def test_negative_facts_come_by_their_names() -> None:
     assert song.negative_caption == "hum" and song.negative_facts == {"bpm": 60} and song.negative_lyrics == "la"
 
 
-def test_tokens_between_padding_are_seen() -> None:
+def test_tokens_between_padding_areseen_rows() -> None:
     pad = 151643
-    assert _seen([pad, pad, 1, 2, pad, 3], [1] * 6, 6) == [0, 0, 1, 1, 0, 0]
-    assert _seen([1, torch.zeros(2, 4), pad, torch.zeros(1, 4)], [1, 2, 1, 1], 6) == [1, 1, 1, 0, 1, 0]
+    assert seen_rows([pad, pad, 1, 2, pad, 3], [1] * 6, 6) == [0, 0, 1, 1, 0, 0]
+    assert seen_rows([1, torch.zeros(2, 4), pad, torch.zeros(1, 4)], [1, 2, 1, 1], 6) == [1, 1, 1, 0, 1, 0]
 
 
 @pytest.mark.parametrize(("codes", "size"), [(CODES_2B, "full"), (CODES_4B, "small")], ids=["2b", "4b"])

@@ -13,6 +13,7 @@ from darkroom.engine.events import Event, RunFailed
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.basic.branches import branch_node
+from darkroom.engine.nodes.library.basic.logic import comfy_switch_node
 from darkroom.engine.nodes.library.basic.primitives import preview_any
 from darkroom.engine.nodes.markers import Socket
 from darkroom.engine.nodes.widgets import Int
@@ -29,7 +30,9 @@ class Branching:
             self.computed.append(value)
             return value
 
-        self.engine = Engine(EngineSettings(base_directory=base, cpu=True), (compute, branch_node, preview_any))
+        self.engine = Engine(
+            EngineSettings(base_directory=base, cpu=True), (compute, branch_node, comfy_switch_node, preview_any)
+        )
 
     def run(self, branch: str, names: list[str], told: list[Event]) -> RunResult:
         self.computed.clear()
@@ -39,6 +42,9 @@ class Branching:
             "branch": of_class("BranchNode", branch=branch, branch_names={"__value__": names}, **grown),
             "show": of_class("PreviewAny", source=["branch", 0]),
         }
+        return self.run_prompt(prompt, told)
+
+    def run_prompt(self, prompt: dict[str, Any], told: list[Event]) -> RunResult:
         checked = self.engine.check(prompt)
         return self.engine.submit(RunRequest("p", checked.prompt, checked.outputs, {}), told.append).result(timeout=60)
 
@@ -66,3 +72,14 @@ def test_a_name_that_is_not_connected_is_refused_with_those_that_are(branching: 
     (failed,) = [event for event in told if isinstance(event, RunFailed)]
     assert failed.exception_message.startswith("branch: not connected; got 'other', expected one of ['slow', 'fast'")
     assert branching.computed == []
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_switch_runs_with_the_side_alone_that_it_follows(branching: Branching, is_on: bool) -> None:
+    side = {"on_true" if is_on else "on_false": ["c7", 0]}
+    prompt = {
+        "c7": of_class("Compute", value=7),
+        "switch": of_class("ComfySwitchNode", switch=is_on, **side),
+        "show": of_class("PreviewAny", source=["switch", 0]),
+    }
+    assert branching.run_prompt(prompt, []).outputs["show"]["text"] == ("7",)
