@@ -379,7 +379,7 @@ class _Walk:
             self._ask_node(frame, rules, linked_types, via)
 
     def _may_be_absent(self, node: Node, rules: NodeRules, name: str) -> bool:
-        """Return True for a side of a switch, unless it is certain to be followed: later releases let it be left out."""
+        """Return True for a side of a switch that is not certain to be followed: later releases let it be left out."""
         facts = rules.facts
         if name not in facts.alternatives.values():
             return False
