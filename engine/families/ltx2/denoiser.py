@@ -54,7 +54,7 @@ class Ltx2Denoiser(TextTokensDenoiser):
             return
         raise ValueError(
             f"conditioning: its text encoder does not fit the model; got text of width {tokens.shape[-1]}, expected "
-            f"{' or '.join(map(str, config.text_widths))}, as LTXAVTextEncoderLoader gives it with the model's file"
+            f"{' or '.join(map(str, config.text_widths))}, as LTXAVTextEncoderLoader gives it with a file of LTX-2"
         )
 
     def _levels(self, given: Mapping[str, Any]) -> dict[str, BatchedInput]:
