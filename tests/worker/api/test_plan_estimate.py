@@ -124,7 +124,7 @@ async def test_a_network_of_another_size_is_priced_by_its_size(front: RunningFro
 
 
 @pytest.mark.parametrize(
-    "name", ["mystery.safetensors", "ltx-2-19b-dev.safetensors", "hunyuanvideo1.5_720p.safetensors"]
+    "name", ["mystery.safetensors", "seedvr2_7b_fp16.safetensors", "hunyuanvideo1.5_720p.safetensors"]
 )
 async def test_a_model_of_unknown_family_has_no_number_but_a_reason(front: RunningFront, name: str) -> None:
     front.front.services.jobs.run_clock.expect(2.0)
@@ -192,12 +192,13 @@ NAMES = {
     "wan2.2_ti2v_5B_fp16.safetensors": "wan22",
     "sd3.5_large.safetensors": "sd3",
     "sd_xl_refiner_1.0.safetensors": "sdxl_refiner",
+    "ltx-2-19b-dev.safetensors": "ltx2",
     "ltxv-2b-0.9.6-dev-04-25.safetensors": "ltx_video",
     "hunyuan_video_t2v_720p_bf16.safetensors": "hunyuan_video",
     "hunyuanimage2.1_refiner.safetensors": "hunyuan_image_refiner",
     "svd_xt.safetensors": "svd",
     "ace_step_v1_3.5b.safetensors": "ace_step",
-    "ace_step_1.5_turbo.safetensors": "",
+    "ace_step_1.5_turbo.safetensors": "ace_step15",
     "dreamshaper_8.safetensors": "",
 }
 
