@@ -51,20 +51,21 @@ class SongTokenizer(LanguageTokenizer):
         tokenizer_options: TokenizerOptions | None = None,
         disable_weights: bool = True,
         llama_template: str | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Chunks:
         """Return the prompts by slot. Raises ValueError for a length that is none."""
-        song = song_of(text, kwargs)
+        given: Mapping[str, Any] = kwargs
+        song = song_of(text, given)
         found: dict[str, Any] = {}
         for slot, prompt in prompts_of(song).items():
             with_ids = return_word_ids and slot == self.slot
             plain = super().tokenize_with_weights(prompt, with_ids, tokenizer_options, True, llama_template="{}")
             found[slot] = plain[self.slot]
         seconds = song.facts["duration"]
-        num_codes = int(kwargs.get("min_tokens", int(seconds or 0) * CODES_PER_SECOND))
+        num_codes = int(given.get("min_tokens", int(seconds or 0) * CODES_PER_SECOND))
         found[SETTINGS_SLOT] = {
             "min_tokens": num_codes,
-            "max_tokens": int(kwargs.get("max_tokens", num_codes)),
+            "max_tokens": int(given.get("max_tokens", num_codes)),
             "generate_audio_codes": kwargs.get("generate_audio_codes", True),
             **{name: kwargs[name] for name in SAMPLING_NAMES if name in kwargs},
         }
@@ -81,7 +82,7 @@ class NoTokenizer(LanguageTokenizer):
         tokenizer_options: TokenizerOptions | None = None,
         disable_weights: bool = False,
         llama_template: str | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Chunks:
         """Return no chunks."""
         return {}

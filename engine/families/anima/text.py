@@ -47,7 +47,7 @@ class AnimaTokenizer(LanguageTokenizer):
         tokenizer_options: TokenizerOptions | None = None,
         disable_weights: bool = False,
         llama_template: str | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Chunks:
         """Return the chunks by slot, as `ChunkTokenizer.tokenize_with_weights`."""
         options = (return_word_ids, tokenizer_options, disable_weights)

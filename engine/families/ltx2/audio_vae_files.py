@@ -162,7 +162,7 @@ def _numbers(described: Mapping[str, Any], name: str, default: tuple[int, ...]) 
     return tuple(_number({name: value}, name) for value in values)
 
 
-def description(config: Ltx2AudioVaeConfig) -> dict[str, dict[str, Any]]:
+def description(config: Ltx2AudioVaeConfig) -> dict[str, dict[str, object]]:
     """Return the metadata of a file with networks of this configuration."""
     audio = {
         "model": {
@@ -177,7 +177,7 @@ def description(config: Ltx2AudioVaeConfig) -> dict[str, dict[str, Any]]:
     return {METADATA: {"audio_vae": audio, "vocoder": _described_vocoders(config.vocoder)}}
 
 
-def _described_half(half: SpectrogramHalfConfig) -> dict[str, Any]:
+def _described_half(half: SpectrogramHalfConfig) -> dict[str, object]:
     return {
         "double_z": True,
         "mel_bands": NUM_BANDS,
@@ -196,7 +196,7 @@ def _described_half(half: SpectrogramHalfConfig) -> dict[str, Any]:
     }
 
 
-def _described_vocoders(config: VocoderConfig | ExtendedVocoderConfig) -> dict[str, Any]:
+def _described_vocoders(config: VocoderConfig | ExtendedVocoderConfig) -> dict[str, object]:
     if isinstance(config, VocoderConfig):
         return _described_vocoder(config)
     extension = {
@@ -210,7 +210,7 @@ def _described_vocoders(config: VocoderConfig | ExtendedVocoderConfig) -> dict[s
     return {"vocoder": _described_vocoder(config.vocoder), "bwe": extension}
 
 
-def _described_vocoder(config: VocoderConfig) -> dict[str, Any]:
+def _described_vocoder(config: VocoderConfig) -> dict[str, object]:
     described: dict[str, Any] = {
         "resblock": config.kind,
         "upsample_rates": list(config.rates),

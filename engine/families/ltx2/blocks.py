@@ -6,7 +6,7 @@ hidden size of the stream.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -219,7 +219,7 @@ class Ltx2Block(Modulated):
         return self.added(x, ff(self.normed(x, scale, shift)), gate)
 
 
-def as_function(block: nn.Module) -> Any:
+def as_function(block: nn.Module) -> Callable[..., dict[str, Streams]]:
     """Return a block in the form in which custom nodes call it: both streams are `img`."""
 
     def original(args: Mapping[str, Any]) -> dict[str, Streams]:

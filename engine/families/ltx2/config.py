@@ -212,7 +212,7 @@ def _described_connector(config: ConnectorConfig, described: Mapping[str, Any], 
     return replace(config, heads=heads, head_dim=config.hidden_size // heads, splits_rotation=is_split)
 
 
-def description(config: Ltx2Config) -> dict[str, dict[str, Any]]:
+def description(config: Ltx2Config) -> dict[str, dict[str, object]]:
     """Return the metadata of a file with a network of this configuration."""
     rotary = config.rotary
     described: dict[str, Any] = {

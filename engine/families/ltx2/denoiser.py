@@ -101,7 +101,7 @@ class Ltx2Denoiser(TextTokensDenoiser):
         return tuple(timestep if item is None else item * timestep.view(-1, 1) for item in levels)
 
     def scale_latent_inpaint(
-        self, sigma: torch.Tensor, noise: torch.Tensor, latent_image: torch.Tensor, **kwargs: Any
+        self, sigma: torch.Tensor, noise: torch.Tensor, latent_image: torch.Tensor, **kwargs: object
     ) -> torch.Tensor:
         """Return the latent itself: what is kept is seen without noise."""
         return latent_image

@@ -115,7 +115,7 @@ def _number(value: object, most: int) -> int:
     return value
 
 
-def description(config: DiffusionVaeConfig) -> dict[str, dict[str, Any]]:
+def description(config: DiffusionVaeConfig) -> dict[str, dict[str, object]]:
     """Return the metadata of a file with a network of this configuration."""
     decoder, encoder = config.decoder, config.encoder
     described = {

@@ -6,7 +6,6 @@ Files of LTX-2 hold the projection, beside its transformer or alone; the languag
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from darkroom.engine.families.base import Network, Shapes, TextEncoder, TokenizerParts, Vocabulary
 from darkroom.engine.families.layouts import behind_first, names_behind, saved_behind
@@ -97,7 +96,7 @@ def _no_tokenizer(encoder: StateProjection, parts: TokenizerParts) -> NoTokenize
     return NoTokenizer(encoder.encoding.slot)
 
 
-def _no_lora_keys(names: Any) -> dict[str, str]:
+def _no_lora_keys(names: object) -> dict[str, str]:
     return {}
 
 

@@ -47,7 +47,7 @@ def as_described(config: LatentUpsamplerConfig, metadata: Mapping[str, str]) -> 
     return replace(config, enlarges_space=space, enlarges_time=time, share=share if space and not time else None)
 
 
-def description(config: LatentUpsamplerConfig) -> dict[str, dict[str, Any]]:
+def description(config: LatentUpsamplerConfig) -> dict[str, dict[str, object]]:
     """Return the metadata of a file with a network of this configuration."""
     return {
         METADATA: {

@@ -80,19 +80,20 @@ class MiniMaxH3Denoiser(Denoiser):
         return NestedLatent([streams[0], streams[1] * factor, *streams[2:]])
 
     def scale_latent_inpaint(
-        self, sigma: torch.Tensor, noise: torch.Tensor, latent_image: torch.Tensor, **kwargs: Any
+        self, sigma: torch.Tensor, noise: torch.Tensor, latent_image: torch.Tensor, **kwargs: object
     ) -> torch.Tensor:
         """Return what the sampler may not paint as the network sees what it is given: nearly without noise.
 
         Between the mask of a cell and that of its token the latent stays as it is: the token is seen at the level of
         its least kept cell.
         """
-        shapes: StreamShapes = kwargs["latent_shapes"]
+        given: Mapping[str, Any] = kwargs
+        shapes: StreamShapes = given["latent_shapes"]
         video, audio = unpacked(latent_image, shapes)
         noise_of_video = unpacked(noise, shapes)[0]
         kept = packed([VIDEO_TIME * video + (1.0 - VIDEO_TIME) * noise_of_video, audio * self._carried(sigma)])
-        mask: torch.Tensor | None = kwargs.get("denoise_mask")
-        x: torch.Tensor | None = kwargs.get("x")
+        mask: torch.Tensor | None = given.get("denoise_mask")
+        x: torch.Tensor | None = given.get("x")
         if x is None or mask is None:
             return kept
         by_token = packed(token_masks(mask, shapes))

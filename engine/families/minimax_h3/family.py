@@ -47,7 +47,7 @@ def as_described(config: MiniMaxH3Config, metadata: Mapping[str, str]) -> MiniMa
         raise NotRecognised(f"a network of videos with metadata that do not describe it ({error})") from error
 
 
-def description(config: MiniMaxH3Config) -> dict[str, dict[str, Any]]:
+def description(config: MiniMaxH3Config) -> dict[str, dict[str, object]]:
     """Return the metadata of a file with a network of this configuration."""
     usual = {item.name: item.default for item in fields(MiniMaxH3Config)}
     other = {name: getattr(config, name) for name in DESCRIBED if getattr(config, name) != usual[name]}

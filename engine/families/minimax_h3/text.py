@@ -57,14 +57,15 @@ class MiniMaxH3Tokenizer(QwenTokenizer):
         *,
         llama_template: str | None = None,
         images: Sequence[torch.Tensor] = (),
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Chunks:
         """Return the chunk by slot. `images` [1, H, W, C] are seen before the prompt.
 
         `minimax_ref_items` are seen instead: dictionaries with a `type` (`image`, `video`, `audio`), its `data`, and
         `timestamps` [s] of a video's frames, as ComfyUI's nodes give them. Templates have no effect.
         """
-        given: Sequence[Mapping[str, Any]] = kwargs.get("minimax_ref_items") or ()
+        options: Mapping[str, Any] = kwargs
+        given: Sequence[Mapping[str, Any]] = options.get("minimax_ref_items") or ()
         items = [_seen_item(item) for item in given] or [SeenItem("image", image) for image in images]
         chunk: list[Weighted] = []
         counts: dict[str, int] = {}

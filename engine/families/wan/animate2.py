@@ -152,7 +152,7 @@ class WanAnimate2Transformer(WanTransformer):
         pose = None if latents is None else self._branch(latents, tokens, shared["transformer_options"], inputs)
         return AnimatedVideo(math.prod(tokens.grid[1:]), inputs.get("reference_strength", 1.0), pose)
 
-    def _branch(self, latents: torch.Tensor, video: VideoTokens, options: dict[str, Any], inputs: Inputs) -> PoseBranch:
+    def _branch(self, latents: torch.Tensor, video: VideoTokens, options: Options, inputs: Inputs) -> PoseBranch:
         """Return the video of poses before the first block, or with what enters every block in a slot."""
         _, rows, columns = video.grid
         frames = latents.shape[2]

@@ -81,24 +81,25 @@ class WanCausalTransformer(WanTransformer):
         y: torch.Tensor | None = None,
         control: object = None,
         transformer_options: Options | None = None,
-        **inputs: Any,
+        **inputs: object,
     ) -> torch.Tensor:
         """Return the prediction of a video, or of the part of it that the state in the options is at.
 
         Raises ValueError for a part that is drawn with a second condition: the frames of both would be mixed up.
         """
         options: Options = {} if transformer_options is None else transformer_options
+        given: dict[str, Any] = dict(inputs)
         state: CausalState | None = options.get(STATE)
         if state is None:
-            return super().forward(x, timesteps, context, y, control, options, **inputs)
+            return super().forward(x, timesteps, context, y, control, options, **given)
         if any(options.get("cond_or_uncond", ())):
             raise ValueError("cfg: videos that are drawn frame after frame have no second condition; expected 1")
         frames, height, width = x.shape[2:]
-        cells = self.embedded(patched(x), inputs)
+        cells = self.embedded(patched(x), given)
         grid = (frames, *cells.shape[3:])
         time, vec = self.modulations(timesteps[:, None].expand(-1, frames), x.dtype)
         pe = rotations_at(video_places(*grid, device=x.device, first_frame=state.first_frame))
-        text, image_tokens = self.read(context, inputs.get("clip_fea"), inputs)
+        text, image_tokens = self.read(context, given.get("clip_fea"), given)
         plain = {name: value for name, value in options.items() if name != "patches"}
         img = tokens_of(cells)
         for index, block in enumerate(self.blocks):

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from darkroom.engine.diffusion.options import ExtraArgs
 from darkroom.engine.diffusion.samplers.base import ModelFunction, StepCallback, report
 from darkroom.engine.families.wan.causal import STATE, CausalState, WanCausalTransformer
 
@@ -24,7 +24,7 @@ def sample_ar_video(
     model: ModelFunction,
     x: torch.Tensor,
     sigmas: torch.Tensor,
-    extra_args: Mapping[str, Any] | None = None,
+    extra_args: ExtraArgs | None = None,
     callback: StepCallback | None = None,
     disable: bool | None = None,
     num_frame_per_block: int = 1,

@@ -30,7 +30,7 @@ class Placement:
         return found if free > LEAST * num_bytes else None
 
 
-def keeping_poses(place: Place, storage: Storage, ram_bytes: Callable[[], float]) -> Callable[..., Any]:
+def keeping_poses(place: Place, storage: Storage, ram_bytes: Callable[[], float]) -> Callable[..., object]:
     """Return a wrapper of a sampling run that keeps videos of poses while it lasts.
 
     Conditions with hooks are left alone: those change the weights from step to step.

@@ -60,7 +60,7 @@ class ColouredVideoDenoiser(PosedVideoDenoiser):
         return self.given_mask(kwargs.get("concat_mask", kwargs.get("denoise_mask")), noise, kwargs["device"])
 
     def scale_latent_inpaint(
-        self, sigma: torch.Tensor, noise: torch.Tensor, latent_image: torch.Tensor, **kwargs: Any
+        self, sigma: torch.Tensor, noise: torch.Tensor, latent_image: torch.Tensor, **kwargs: object
     ) -> torch.Tensor:
         """Return the given frames as they are: they have no noise at any level."""
         return latent_image

@@ -105,7 +105,7 @@ def as_described(config: WanConfig, metadata: Mapping[str, str]) -> WanConfig:
     return DESCRIBED[variant][0](**asdict(config))
 
 
-def description(config: WanConfig) -> dict[str, dict[str, Any]]:
+def description(config: WanConfig) -> dict[str, dict[str, object]]:
     """Return the metadata by which the network of a configuration is known from others of its tensors."""
     found = next((told for kind, told in DESCRIBED.values() if type(config) is kind), None)
     return {} if found is None else {METADATA: {"transformer": dict(found)}}

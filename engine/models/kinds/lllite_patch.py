@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from darkroom.engine.images.pixels import resize
+from darkroom.engine.layers.unet_layers import Options
 from darkroom.engine.models.patching.module_patcher import ModulePatcher
 
 CELL_PX = 8
@@ -46,7 +47,7 @@ class LLLitePatch:
         options["model_patch_data"][self] = self.control.model.lllite_conditioning1(self._read(x))
         return inputs
 
-    def _is_in_range(self, options: Mapping[str, Any]) -> bool:
+    def _is_in_range(self, options: Options) -> bool:
         sigmas: torch.Tensor | None = options.get("sigmas")
         return sigmas is None or self._end <= float(sigmas.max()) <= self._start
 
@@ -76,7 +77,7 @@ class LLLitePatch:
         """Return the models that have to be on the device."""
         return [self.control]
 
-    def shifted(self, x: torch.Tensor, options: Mapping[str, Any], layer: str) -> torch.Tensor:
+    def shifted(self, x: torch.Tensor, options: Options, layer: str) -> torch.Tensor:
         """Return the input of a layer, `block_index` of the options says of which block."""
         embedding = options["model_patch_data"].get(self)
         if embedding is None:
@@ -100,7 +101,7 @@ class LLLiteAttentionPatch:
         v: torch.Tensor,
         pe: object = None,
         attn_mask: object = None,
-        extra_options: Mapping[str, Any] | None = None,
+        extra_options: Options | None = None,
     ) -> dict[str, Any]:
         given = {"q": q, "k": k, "v": v}
         changed = {

@@ -139,7 +139,7 @@ def _add_video(vae: VAE, video: torch.Tensor, seen: Seen, given: Given, audio: t
     )  # fmt: skip
 
 
-def _audio(latent: torch.Tensor) -> dict[str, Any]:
+def _audio(latent: torch.Tensor) -> dict[str, object]:
     return {"kind": "audio", "ref_audio_t": latent.shape[-1], "audio_latent": latent}
 
 

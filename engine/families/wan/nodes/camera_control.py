@@ -15,6 +15,7 @@ from darkroom.engine.diffusion.host_levels import on_host
 from darkroom.engine.diffusion.latent_format import LatentFormat
 from darkroom.engine.families.wan.nodes.latents import fitted, held_to
 from darkroom.engine.families.wan.uni3c import Uni3c
+from darkroom.engine.layers.unet_layers import Options
 from darkroom.engine.models.patching.module_patcher import ModulePatcher
 from darkroom.engine.models.vae import Vae
 from darkroom.engine.nodes.base import NodeContext
@@ -83,7 +84,7 @@ class CameraControlPatch:
         """Return the models that have to be on the device."""
         return [self._control]
 
-    def _is_at_work(self, options: dict[str, Any]) -> bool:
+    def _is_at_work(self, options: Options) -> bool:
         sigmas: torch.Tensor | None = options.get("sigmas")
         if sigmas is None:
             return True
