@@ -35,7 +35,7 @@ SHORTEST_PX = 1  # of limbs
 
 @dataclass(frozen=True, slots=True)
 class PoseStyle:
-    """Which parts are drawn, half the width of limbs and the radius of the face's points in pixels, least score."""
+    """Parts that are drawn, half the width of limbs and the radius of the face's points in pixels, least score."""
 
     body: bool = True
     head: bool = True

@@ -22,7 +22,7 @@ def window_starts(size: int, window: int, device: torch.device) -> torch.Tensor:
 
 
 def neighborhood_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: Sequence[int]) -> torch.Tensor:
-    """Return what each cell [B, F, h, w, N, D] reads of those in its window of (frames, rows, columns)."""
+    """Return the attention of each cell [B, F, h, w, N, D] to those in its window of (frames, rows, columns)."""
     sizes = q.shape[1:4]
     windows = [min(wanted, size) for wanted, size in zip(window, sizes, strict=True)]
     starts = [window_starts(*pair, q.device) for pair in zip(sizes, windows, strict=True)]

@@ -193,7 +193,7 @@ def relative_positions(window: int, device: torch.device) -> torch.Tensor:
 
 
 def cells_apart(height: int, width: int, window: int, device: torch.device) -> torch.Tensor:
-    """Return what is added to the logits in shifted windows, [windows, N, N].
+    """Return the bias of the logits in shifted windows, [windows, N, N].
 
     Windows at the right and the bottom then hold cells from opposite sides of the image, which do not attend to one
     another.

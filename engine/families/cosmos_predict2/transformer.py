@@ -179,7 +179,7 @@ class CosmosAttention(nn.Module, ABC):
     def patched_inputs(
         self, x: torch.Tensor, context: torch.Tensor, turns: Turns | None, options: CallOptions
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return what queries, keys and values are made of."""
+        """Return the inputs of queries, keys and values."""
         return x, context, context
 
     def forward(

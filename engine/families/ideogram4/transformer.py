@@ -227,7 +227,7 @@ class Ideogram4Transformer(nn.Module):
 
 
 def segment_mask(attention_mask: torch.Tensor, num_image: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return what is added to the scores [B, 1, T, T], so that text and image do not see the text's padding."""
+    """Return the bias of the scores [B, 1, T, T], so that text and image do not see the text's padding."""
     is_seen = functional.pad(attention_mask != 0, (0, num_image), value=True)
     is_same = is_seen[:, :, None] == is_seen[:, None, :]
     return torch.zeros(is_same.shape, dtype=dtype, device=is_same.device).masked_fill_(

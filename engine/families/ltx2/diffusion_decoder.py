@@ -197,7 +197,7 @@ class SharedModulation(nn.Module):
         self.proj = Linear(time_dim, NUM_MODULATIONS * channels)
 
     def forward(self, time: torch.Tensor) -> torch.Tensor:
-        """Return what all blocks are modulated by [B, 7, C], of a time [B, D]."""
+        """Return the modulation [B, 7, C] of all blocks by a time [B, D]."""
         out: torch.Tensor = self.proj(functional.silu(time)).unflatten(-1, (NUM_MODULATIONS, -1))
         return out
 
@@ -227,7 +227,7 @@ class DiffusionDecoder(nn.Module):
         self.conv_out = Linear(config.channels, pixels)
 
     def context(self, latents: torch.Tensor) -> torch.Tensor:
-        """Return what guides the pixels [B, F, H / 4, W / 4, C]."""
+        """Return the context of the pixels [B, F, H / 4, W / 4, C]."""
         extra = self.config.repeated_frames
         repeated = torch.cat([latents, latents[:, :, -1:].expand(-1, -1, extra, -1, -1)], dim=2)
         x: torch.Tensor = self.conv_in(repeated.permute(0, 2, 3, 4, 1))

@@ -256,7 +256,7 @@ class Ltx2Transformer(nn.Module):
         seconds: torch.Tensor,
         dtype: torch.dtype,
     ) -> tuple[StreamInputs, torch.Tensor]:
-        """Return what blocks get of the video at positions `seconds` [B, 3, T, 2], and its embedded times [B, N, D]."""
+        """Return the video's inputs of blocks at positions `seconds` [B, 3, T, 2], and its embedded times [B, N, D]."""
         config, rotary = self.config, self.config.rotary
         vec, embedded = self.adaln_single(times, dtype)
         own = context[..., : config.context_sizes[0]]
@@ -283,7 +283,7 @@ class Ltx2Transformer(nn.Module):
         seconds: torch.Tensor,
         dtype: torch.dtype,
     ) -> tuple[StreamInputs, torch.Tensor]:
-        """Return what blocks get of the audio at positions `seconds` [1, 1, L, 2], and its embedded times [B, N, D]."""
+        """Return the audio's inputs of blocks at positions `seconds` [1, 1, L, 2], and its embedded times [B, N, D]."""
         config, rotary = self.config, self.config.rotary
         vec, embedded = self.audio_adaln_single(audio_times, dtype)
         own = context[..., config.context_sizes[0] :]

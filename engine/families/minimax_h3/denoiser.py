@@ -82,7 +82,7 @@ class MiniMaxH3Denoiser(Denoiser):
     def scale_latent_inpaint(
         self, sigma: torch.Tensor, noise: torch.Tensor, latent_image: torch.Tensor, **kwargs: object
     ) -> torch.Tensor:
-        """Return what the sampler may not paint as the network sees what it is given: nearly without noise.
+        """Return the latent that the sampler may not paint as the network sees given parts: nearly without noise.
 
         Between the mask of a cell and that of its token the latent stays as it is: the token is seen at the level of
         its least kept cell.

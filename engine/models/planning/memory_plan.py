@@ -162,7 +162,7 @@ class MemoryPlanner:
 
 
 def _numbers_per_cell(family: ModelFamily) -> float:
-    """Return what counts for the memory of 8 x 8 pixels: one cell, or the numbers of a packed latent of a video."""
+    """Return the numbers that count as 8 x 8 pixels: one cell, or those of a packed latent of a video."""
     latent_format = family.parameterisation.latent_format or family.latent_format
     if not latent_format.stream_channels:
         return 1.0

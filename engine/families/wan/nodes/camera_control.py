@@ -92,7 +92,7 @@ class CameraControlPatch:
         return self._levels[1] <= level <= self._levels[0]
 
     def _begin(self, network: Uni3c, inputs: dict[str, Any]) -> _Step:
-        """Return what the first block reads. Conditions of one step share their latents, so those of one are read."""
+        """Return the first block's inputs. Conditions of one step share their latents, so those of one are read."""
         x: torch.Tensor = inputs["x"]
         num_conditions = len(inputs["transformer_options"].get("cond_or_uncond", [0]))
         count = x.shape[0] // num_conditions if num_conditions and x.shape[0] % num_conditions == 0 else x.shape[0]

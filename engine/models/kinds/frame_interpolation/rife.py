@@ -107,7 +107,7 @@ class Rife(nn.Module):
         )
 
     def features(self, frame: torch.Tensor) -> torch.Tensor:
-        """Return what `between` uses of a frame [1, 3, H, W] besides its pixels."""
+        """Return the features of a frame [1, 3, H, W] that `between` uses besides its pixels."""
         encoded: torch.Tensor = self.encode(frame)
         return encoded
 

@@ -39,7 +39,7 @@ def written_text(
     unread: Mapping[str, object],
     **options: Any,
 ) -> str:
-    """Return what a language model writes behind a prompt. `options` are those of its tokenizer.
+    """Return the text of a language model behind a prompt. `options` are those of its tokenizer.
 
     Raises ValueError for a text encoder that writes no text, and for what it does not read: `unread`, by name.
     """
