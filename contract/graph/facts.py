@@ -103,6 +103,9 @@ class NodeFacts:
     keeps_channels: bool = False
     """True if its LATENT has the channels of the one that it takes."""
 
+    parts_streams: str = ""
+    """Input with a LATENT of several streams, of which its first output is the first."""
+
     random_family: str = ""
     """Input that names the family of the random weights of which it makes a model, without a file."""
 

@@ -24,7 +24,7 @@ from darkroom.engine.diffusion.conditions import (
 from darkroom.engine.diffusion.latent_format import LatentFormat
 from darkroom.engine.diffusion.model_sampling import EpsDiscrete
 from darkroom.engine.diffusion.model_type import model_type_of
-from darkroom.engine.diffusion.nested_latent import packed, unpacked
+from darkroom.engine.diffusion.nested_latent import StreamShapes, packed, unpacked
 from darkroom.engine.diffusion.options import KNOWN_TIMESTEP, Options
 from darkroom.engine.diffusion.stored_dtype import stored_dtype
 from darkroom.engine.diffusion.wrappers import APPLY_MODEL, DIFFUSION_MODEL, wrapped
@@ -107,6 +107,7 @@ class Denoiser(torch.nn.Module):
     comfy_name: ClassVar[str] = "BaseModel"  # in `comfy.model_base`, where packs find the class
     uncast_inputs: tuple[str, ...] = ()  # inputs that keep their type, whatever the network computes in
     memory_usage_factor_conds: tuple[str, ...] = ()  # inputs that count for the memory with the noisy latent
+    takes_streams = False  # latents of several streams, such as a video and its audio
     model_lowvram = False  # weights that are not on the device are brought there by model memory
     lowvram_patch_counter = 0
     current_weight_patches_uuid: Any = None
@@ -246,6 +247,7 @@ class Denoiser(torch.nn.Module):
         """Return the network's inputs of one condition (its keys as keywords, with noise, device, latent_image...)."""
         inputs: dict[str, BatchedInput] = {}
         self.check_text(kwargs)
+        self._check_streams(kwargs.get("latent_shapes"))
         concat = self.concat_cond(**kwargs)
         if concat is not None:
             inputs["c_concat"] = NoiseShapedInput(concat)
@@ -261,6 +263,16 @@ class Denoiser(torch.nn.Module):
         if kwargs.get("latent_shapes"):
             inputs["latent_shapes"] = ConstantInput(kwargs["latent_shapes"])
         return inputs
+
+    def _check_streams(self, shapes: StreamShapes | None) -> None:
+        """Raise ValueError for a latent of several streams where the network has one."""
+        if not shapes or self.takes_streams:
+            return
+        family = self.model_config.family
+        raise ValueError(
+            f"latent_image: it has {len(shapes)} streams, such as a video and its audio; expected one of them "
+            f"(LTXVSeparateAVLatent), as {'the model' if family is None else family.label} samples"
+        )
 
     def text_widths(self) -> dict[str, int]:
         """Return the width of each part of a text that the network reads, by its key in a condition; 0 for any."""

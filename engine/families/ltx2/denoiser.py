@@ -27,6 +27,7 @@ class Ltx2Denoiser(TextTokensDenoiser):
     """LTX-2, which sees what it may not paint at noise level 0, of a video and of its audio."""
 
     comfy_name = "LTXAV"
+    takes_streams = True
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
         inputs = super().extra_conds(**kwargs)

@@ -31,6 +31,7 @@ class MiniMaxH3Denoiser(Denoiser):
     """MiniMax H3, which custom nodes find by its name in ComfyUI."""
 
     comfy_name = "MiniMaxH3"
+    takes_streams = True
     uncast_inputs = ("positions", "given_video", "given_audio", "video_levels", "audio_levels")
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:

@@ -123,16 +123,20 @@ def _facts_of(node: Node, rules: Mapping[str, NodeRules]) -> NodeFacts:
 
 
 def _sampler_of(node: Node, prompt: Prompt, rules: Mapping[str, NodeRules]) -> Node | None:
-    """Return the node whose latents a decoder gets, None if others may have changed them on the way."""
+    """Return the node whose latents, or their first stream, a decoder gets; None if others may have changed them."""
     taken = _facts_of(node, rules).decodes
     for _ in prompt:
         link = node.inputs.get(taken)
         if not is_link(link) or link[0] not in prompt:
             return None
         node = prompt[link[0]]
-        if not _facts_of(node, rules).keeps_channels:
+        facts = _facts_of(node, rules)
+        if facts.parts_streams and link[1] == 0:
+            taken = facts.parts_streams
+        elif facts.keeps_channels:
+            taken = SAMPLES
+        else:
             return node
-        taken = SAMPLES
     return None
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from darkroom.engine.diffusion.denoiser import Denoiser
 from darkroom.engine.diffusion.nested_latent import (
     NestedLatent,
     by_stream,
@@ -134,3 +135,13 @@ def test_functions_of_one_tensor_are_refused_with_advice() -> None:
         torch.flip(latent, dims=[1])
     with pytest.raises(AttributeError, match=r"'movedim' takes a single tensor.*LTXVSeparateAVLatent"):
         latent.movedim(0, 1)
+
+
+def test_networks_of_one_stream_refuse_several_before_they_compute() -> None:
+    network = Denoiser(torch.nn.Identity())
+    shapes = shapes_of(streams())
+    given: dict[str, Any] = {"noise": torch.zeros(1, 1, 8), "device": torch.device("cpu"), "latent_shapes": shapes}
+    with pytest.raises(ValueError, match="latent_image: it has 2 streams, .*LTXVSeparateAVLatent"):
+        network.extra_conds(**given)
+    network.takes_streams = True
+    assert "latent_shapes" in network.extra_conds(**given)

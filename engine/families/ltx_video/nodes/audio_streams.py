@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import torch
 
+from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.diffusion.nested_latent import NestedLatent, streams_of
 from darkroom.engine.diffusion.sample import resized_mask
 from darkroom.engine.nodes.base import NodeContext
@@ -43,7 +44,13 @@ def ltxv_concat_av_latent(context: NodeContext, *, video_latent: LATENT, audio_l
     return result
 
 
-@node("LTXVSeparateAVLatent", display_name="Separate AV Latent", category=CATEGORY, python_module=MODULE)
+@node(
+    "LTXVSeparateAVLatent",
+    display_name="Separate AV Latent",
+    category=CATEGORY,
+    python_module=MODULE,
+    facts=NodeFacts(parts_streams="av_latent"),
+)
 def ltxv_separate_av_latent(context: NodeContext, *, av_latent: LATENT) -> tuple[Video, AudioStream]:
     """Part the latent of a video with audio into those of either."""
     streams = streams_of(av_latent["samples"])

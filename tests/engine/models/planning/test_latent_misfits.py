@@ -56,7 +56,10 @@ def workflow(model: str, vae: list[object], **between: Any) -> dict[str, Any]:
 UPSCALED = {"9": node("LatentUpscaleBy", samples=["7", 0], upscale_method="nearest-exact", scale_by=1.0)}
 
 
-@pytest.mark.parametrize("between", [{}, UPSCALED], ids=["", "upscaled"])
+PARTED = {"9": node("LTXVSeparateAVLatent", av_latent=["7", 0])}
+
+
+@pytest.mark.parametrize("between", [{}, UPSCALED, PARTED], ids=["", "upscaled", "parted"])
 @pytest.mark.parametrize("source", ["2", "4"])
 @pytest.mark.parametrize("model", PAIRS)
 def test_another_vae_is_refused_with_what_would_fit(
@@ -76,6 +79,12 @@ def test_another_vae_is_refused_with_what_would_fit(
 @pytest.mark.parametrize("model", PAIRS)
 def test_the_models_own_vae_fits(engine: Engine, model: str, source: str) -> None:
     assert engine.check(workflow(model, [source, 2 if source == "1" else 0])).outputs == ("10",)
+
+
+def test_other_streams_than_the_first_are_left_alone(engine: Engine) -> None:
+    prompt = workflow("sd15", ["4", 0], **PARTED)
+    prompt["8"]["inputs"]["samples"] = ["9", 1]
+    assert engine.check(prompt).outputs == ("10",)
 
 
 def test_latents_of_unknown_nodes_and_of_files_are_left_alone(engine: Engine) -> None:
