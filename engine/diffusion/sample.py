@@ -412,11 +412,6 @@ class Guider:
         streams = streams_of(latent_image)
         if not streams:
             return self._attempted(noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed)
-        if isinstance(self.model_options.get(CONTEXT_HANDLER), ContextWindows):
-            raise ValueError(
-                "model: context windows are those of one stream; got a latent of a video and its audio, expected a "
-                "model without them"
-            )
         self.stream_shapes = shapes = shapes_of(streams)
         mask = None if denoise_mask is None else packed_mask(denoise_mask, shapes, self._prepared_mask)
         try:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput, RegularInput
 from darkroom.engine.diffusion.denoiser import Denoiser
+from darkroom.engine.diffusion.latent_window import LatentWindow
 from darkroom.engine.diffusion.nested_latent import NestedLatent, StreamShapes, packed, streams_of, unpacked
 from darkroom.engine.families.minimax_h3.conditions import (
     AUDIO_NOISE,
@@ -57,6 +58,13 @@ class MiniMaxH3Denoiser(Denoiser):
         )
         inputs |= {name: RegularInput(tensor) for name, tensor in optional.items() if tensor is not None}
         return inputs
+
+    def cut_for_window(self, name: str, given: BatchedInput, window: LatentWindow, retained: Sequence[int]) -> NoReturn:
+        """Refuse context windows: the layout is that of the whole video. Raises ValueError."""
+        raise ValueError(
+            f"context windows: MiniMax H3 has none; got a video of {window.total_frames} latent frames, expected a "
+            "model without them, or a video no longer than a window"
+        )
 
     def audio_scale(self) -> float:
         """Return the factor at which samplers carry the clean audio. Raises ValueError for a flow without audio."""

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from darkroom.engine.diffusion.context_windows import WindowPlan
 from darkroom.engine.diffusion.denoiser import ModelConfig
 from darkroom.engine.diffusion.model_sampling_variants import Flow
 from darkroom.engine.diffusion.nested_latent import NestedLatent, packed, streams_of, unpacked
+from darkroom.engine.diffusion.windowed_batches import ContextWindows
 from darkroom.engine.families.minimax_h3.denoiser import MiniMaxH3Denoiser
 from darkroom.engine.families.minimax_h3.latents import AudioVideoLatentFormat
 from darkroom.engine.families.minimax_h3.layout import Source, Time, from_flat
@@ -92,6 +94,15 @@ def test_the_noise_levels_of_one_stream_are_refused() -> None:
     other = MiniMaxH3Denoiser(network, model_sampling=Flow(12.0, 1000.0))
     with pytest.raises(ValueError, match="model: .*got Flow, .*MiniMaxH3SigmaShift"):
         inputs_of(other)
+
+
+def test_context_windows_are_refused(denoiser: MiniMaxH3Denoiser) -> None:
+    windows = ContextWindows("standard_static", "flat", WindowPlan(1, 0), dim=2)
+    x = packed([torch.zeros(shape) for shape in SHAPES])
+    options: Any = {"transformer_options": {"sample_sigmas": torch.tensor([1.0, 0.0])}}
+    sides: Any = [[{"model_conds": inputs_of(denoiser)}]]
+    with pytest.raises(ValueError, match="context windows: MiniMax H3 has none; got a video of 2 latent frames"):
+        windows.execute(lambda *_: [x], denoiser, sides, x, torch.ones(1), options)
 
 
 def test_samplers_carry_louder_audio(denoiser: MiniMaxH3Denoiser) -> None:
