@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from darkroom.engine.diffusion.conditions import Condition, prepare_conditions
+from darkroom.engine.diffusion.conditions import Condition
 from darkroom.engine.diffusion.guidance import calc_cond_batch, cfg_function
-from darkroom.engine.diffusion.sample import Guider, SampledModel, scaled_latent
+from darkroom.engine.diffusion.sample import Guider, SampledModel
 
 
 class DualModelGuider(Guider):
@@ -59,13 +59,11 @@ class DualModelGuider(Guider):
         denoise_mask: torch.Tensor | None,
         seed: int | None,
     ) -> torch.Tensor:
-        network = self._negative_network
-        if network is not None:
-            shapes = self.stream_shapes
-            scaled = scaled_latent(network, latent_image, shapes)
+        if self._negative_network is not None:
             sides = {"negative": [dict(item) for item in self.conds["negative"]]}
-            streams = {"latent_shapes": shapes} if shapes else {}
-            prepared = prepare_conditions(network, noise, sides, device, scaled, denoise_mask, seed, **streams)
+            _, prepared = self._prepared_for(
+                self._negative_network, sides, noise, latent_image, device, denoise_mask, seed
+            )
             self._negative_conds = prepared["negative"]
         return super()._prepare(noise, latent_image, device, denoise_mask, seed)
 

@@ -301,13 +301,28 @@ class Guider:
         seed: int | None,
     ) -> torch.Tensor:
         """Prepare the conditions for a run, and return the latent as the network takes it."""
-        shapes = self.stream_shapes
-        scaled = scaled_latent(self.inner_model, latent_image, shapes)
-        streams = {"latent_shapes": shapes} if shapes else {}
-        self.conds = prepare_conditions(
-            self.inner_model, noise, self.conds, device, scaled, denoise_mask, seed, **streams
+        scaled, self.conds = self._prepared_for(
+            self.inner_model, self.conds, noise, latent_image, device, denoise_mask, seed
         )
         return scaled
+
+    def _prepared_for(
+        self,
+        network: Any,
+        sides: Mapping[str, Sequence[Condition]],
+        noise: torch.Tensor,
+        latent_image: torch.Tensor,
+        device: torch.device,
+        denoise_mask: torch.Tensor | None,
+        seed: int | None,
+    ) -> tuple[torch.Tensor, dict[str, list[Condition]]]:
+        """Return the latent in the scale of a network, an empty one as it is, and conditions prepared for it."""
+        shapes, scaled = self.stream_shapes, latent_image
+        if torch.count_nonzero(latent_image) > 0:
+            scaled = by_stream(network.process_latent_in, latent_image, shapes)
+        # A plain latent has no such argument, which functions that packs put in the place of ours may not take.
+        streams = {"latent_shapes": shapes} if shapes else {}
+        return scaled, prepare_conditions(network, noise, sides, device, scaled, denoise_mask, seed, **streams)
 
     def _others_in_use(self) -> AbstractContextManager[None]:
         """Keep further models that the guider calls on their devices; it calls none."""
@@ -410,42 +425,28 @@ class Guider:
         if sigmas.shape[-1] == 0:
             return latent_image
         streams = streams_of(latent_image)
-        if not streams:
-            return self._attempted(noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed)
         self.stream_shapes = shapes = shapes_of(streams)
-        mask = None if denoise_mask is None else packed_mask(denoise_mask, shapes, self._prepared_mask)
+        if streams:
+            noise, latent_image = packed(streams_of(noise)), packed(streams)
+            denoise_mask = None if denoise_mask is None else packed_mask(denoise_mask, shapes, self._prepared_mask)
+            callback = None if callback is None else nested_callback(callback, shapes)
+        reported = StepsReported(callback, self.model_patcher.check_cancelled)
         try:
-            samples = self._attempted(
-                packed(streams_of(noise)), packed(streams), sampler, sigmas, mask,
-                None if callback is None else nested_callback(callback, shapes), disable_pbar, seed,
-            )  # fmt: skip
+            samples = sampling_run().attempt(
+                self.model_patcher,
+                lambda run: self._sample(
+                    run, noise, latent_image, sampler, sigmas, denoise_mask, reported.of_attempt(), disable_pbar, seed
+                ),
+            )
         finally:
             self.stream_shapes = ()
+        if not shapes:
+            return samples
         nested: Any = NestedLatent(unpacked(samples, shapes))
         return nested  # type: ignore[no-any-return]  # a tensor's stand-in
 
     def _prepared_mask(self, mask: torch.Tensor, shape: torch.Size) -> torch.Tensor:
         return prepare_mask(mask, shape, self.model_patcher.load_device)
-
-    def _attempted(
-        self,
-        noise: torch.Tensor,
-        latent_image: torch.Tensor,
-        sampler: object,
-        sigmas: torch.Tensor,
-        denoise_mask: torch.Tensor | None,
-        callback: ProgressCallback | None,
-        disable_pbar: bool,
-        seed: int | None,
-    ) -> torch.Tensor:
-        """Sample a latent of one tensor, again where a strategy of tuning has failed."""
-        reported = StepsReported(callback, self.model_patcher.check_cancelled)
-        return sampling_run().attempt(
-            self.model_patcher,
-            lambda run: self._sample(
-                run, noise, latent_image, sampler, sigmas, denoise_mask, reported.of_attempt(), disable_pbar, seed
-            ),
-        )
 
     def _sample(
         self,
@@ -475,13 +476,6 @@ class Guider:
         finally:
             self.model_options = original_options
             self.conds = {}
-
-
-def scaled_latent(network: Any, latent_image: torch.Tensor, shapes: StreamShapes = ()) -> torch.Tensor:
-    """Return a latent in the scale of a network, stream by stream; an empty one stays empty."""
-    if torch.count_nonzero(latent_image) == 0:
-        return latent_image
-    return by_stream(network.process_latent_in, latent_image, shapes)
 
 
 @replaceable
