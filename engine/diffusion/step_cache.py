@@ -21,7 +21,6 @@ from darkroom.engine.diffusion.wrappers import copy_options
 LOGGER = logging.getLogger(__name__)
 KEY = "easycache"  # in transformer_options; ComfyUI's name for both kinds
 STRIDE_CELLS = 8  # changes are measured on every eighth cell
-IMAGE_DIMENSIONS = 4  # of a latent
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +48,15 @@ class ChangeWatch:
     def input_change(self, sampled: torch.Tensor) -> torch.Tensor | None:
         return None if self.last_input is None else (sampled - self.last_input).abs().mean()
 
-    def may_skip(self, change: torch.Tensor | None) -> bool:
-        """Add a predicted change; return True while their sum since the last evaluation is below the threshold."""
+    def may_skip(self, change: torch.Tensor | None, *, is_known: bool = True) -> bool:
+        """Add a predicted change; return True while their sum since the last evaluation is below the threshold.
+
+        A step is evaluated, and the sum begins anew, where a difference to add is not `is_known`.
+        """
         if change is None or self.last_norm is None or self.rate is None:
             return False
         self.passed = self.passed + self.rate * change / self.last_norm
-        if bool(self.passed < self.threshold):
+        if is_known and bool(self.passed < self.threshold):
             return True
         self.passed = 0.0
         return False
@@ -77,7 +79,9 @@ class CacheRun:
     start_sigma: float
     end_sigma: float
     watch: ChangeWatch
-    differences: dict[Any, torch.Tensor] = field(default_factory=dict)  # condition (None: guided) -> output less input
+    differences: dict[Any, tuple[torch.Tensor, ...]] = field(default_factory=dict)
+    """Output less input of each stream of the latent, by condition; None: of the guided prediction."""
+
     leader: Any = None  # the condition whose change decides for all
     is_skipping: bool = False
     num_skipped: int = 0
@@ -142,10 +146,10 @@ def wrap_prediction(
         if run.watch.may_skip(change):
             run.num_skipped += 1
             run.tell("step skipped, change %s of %s", run.watch.passed, run.watch.threshold)
-            return x + run.differences[None].to(x.device)
+            return x + run.differences[None][0].to(x.device)
     output = evaluate()
     run.watch.learn(change, _sampled(output))
-    run.differences[None] = output - x
+    run.differences[None] = (output - x,)
     run.watch.keep(_sampled(x), _sampled(output), output)
     return output
 
@@ -171,65 +175,41 @@ def wrap_network(
     Of a latent of several streams the first one decides.
     """
     run: CacheRun = options[KEY]
+    sigma, conditions = options["sigmas"], options["uuids"]
 
-    def evaluate(given: Any = x) -> Any:
-        return executor(given, timesteps, context, y, control, options, **kwargs)
+    def evaluate() -> Any:
+        return executor(x, timesteps, context, y, control, options, **kwargs)
 
-    if run.is_over(options["sigmas"]):
+    if run.is_over(sigma):
         whole: torch.Tensor | list[torch.Tensor] = evaluate()
         return whole
-    if isinstance(x, torch.Tensor):
-        return _cached(run, x, options, evaluate)
-    first, *others = x
-    others_after: list[torch.Tensor] = []
-
-    def evaluate_first() -> torch.Tensor:
-        found = evaluate()
-        others_after.extend(found[1:])
-        return found[0]  # type: ignore[no-any-return]
-
-    conditions = options["uuids"]
-    output = _cached(run, first, options, evaluate_first)
-    if not others_after:  # the step is skipped
-        return [output, *(_each_with_its_own(run, i, item, conditions) for i, item in enumerate(others))]
-    for i, (before, after) in enumerate(zip(others, others_after, strict=True)):
-        for condition, part in zip(conditions, (after - before).chunk(len(conditions)), strict=True):
-            run.differences[i, condition] = part
-    return [output, *others_after]
-
-
-def _each_with_its_own(run: CacheRun, stream: int, x: torch.Tensor, conditions: list[object]) -> torch.Tensor:
-    """Return an approximation of the network's output of a further stream."""
-    return x + torch.cat([run.differences[stream, condition].to(x.device) for condition in conditions])
-
-
-def _cached(
-    run: CacheRun, x: torch.Tensor, options: dict[str, Any], evaluate: Callable[[], torch.Tensor]
-) -> torch.Tensor:
-    """Return the network's output for one latent, from its last one where little has changed since."""
-    sigma, conditions = options["sigmas"], options["uuids"]
+    streams = [x] if isinstance(x, torch.Tensor) else x
     leads, change = run.leader is not None and run.leader in conditions, None
     if run.has_begun(sigma):
-        run.check_shape(x, tuple(x.shape[1:]))
-        if run.is_skipping:
-            return _with_differences(run, x, conditions)
+        run.check_shape(streams[0], tuple(streams[0].shape[1:]))
+        is_known = all(condition in run.differences for condition in conditions)
         if run.leader is None:
             run.leader = conditions[0]
         leads = run.leader in conditions
-        if leads:
-            change = run.watch.input_change(_sampled(_part(x, conditions, run.leader)))
-            if run.watch.may_skip(change):
-                run.is_skipping = True
+        if leads and not run.is_skipping:
+            change = run.watch.input_change(_sampled(_part(streams[0], conditions, run.leader)))
+            run.is_skipping = run.watch.may_skip(change, is_known=is_known)
+            if run.is_skipping:
                 run.tell("step skipped, change %s of %s", run.watch.passed, run.watch.threshold)
-                return _with_differences(run, x, conditions)
-    output = evaluate()
-    fed = x[:, : output.shape[1]] if x.shape[1] > output.shape[1] else x
-    for condition, part in zip(conditions, (output - fed).chunk(len(conditions)), strict=True):
-        run.differences[condition] = part
+        if run.is_skipping and is_known:
+            approximated = _with_differences(run, streams, conditions)
+            return approximated[0] if isinstance(x, torch.Tensor) else approximated
+    output: torch.Tensor | list[torch.Tensor] = evaluate()
+    outputs = [output] if isinstance(output, torch.Tensor) else output
+    parts = [
+        (after - before[:, : after.shape[1]]).chunk(len(conditions))
+        for before, after in zip(streams, outputs, strict=False)  # a network gives no empty stream
+    ]
+    run.differences |= dict(zip(conditions, zip(*parts, strict=True), strict=True))
     if leads:
-        sampled = _sampled(_part(output, conditions, run.leader))
+        sampled = _sampled(_part(outputs[0], conditions, run.leader))
         run.watch.learn(change, sampled)
-        run.watch.keep(_sampled(_part(x, conditions, run.leader)), sampled, output)
+        run.watch.keep(_sampled(_part(streams[0], conditions, run.leader)), sampled, outputs[0])
     return output
 
 
@@ -241,16 +221,11 @@ def _part(batch: torch.Tensor, conditions: list[object], condition: object) -> t
     return batch.chunk(len(conditions))[conditions.index(condition)]
 
 
-def _with_differences(run: CacheRun, x: torch.Tensor, conditions: list[object]) -> torch.Tensor:
-    """Return an approximation of the network's output.
-
-    Odd but ComfyUI's: of a batch of several conditions each part gets the differences of all of them.
-    """
+def _with_differences(run: CacheRun, streams: list[torch.Tensor], conditions: list[object]) -> list[torch.Tensor]:
+    """Return an approximation of the network's output: each condition's part with its own difference."""
     if run.leader in conditions:
         run.num_skipped += 1
-    own = [run.differences[condition].to(x.device) for condition in conditions]
-    fed = x[:, : own[0].shape[1]] if x.shape[1] > own[0].shape[1] else x
-    if x.ndim > IMAGE_DIMENSIONS:
-        return fed + torch.cat(own)
-    total = torch.stack(own).sum(dim=0)
-    return fed + total.repeat(len(conditions), *(1,) * (total.ndim - 1))
+    return [
+        stream[:, : parts[0].shape[1]] + torch.cat([part.to(stream.device) for part in parts])
+        for stream, *parts in zip(streams, *(run.differences[condition] for condition in conditions), strict=False)
+    ]
