@@ -160,7 +160,7 @@ class VideoVae(Vae):
         self, samples: torch.Tensor, noise: dict[str, Sequence[torch.Tensor]]
     ) -> Iterator[torch.Tensor]:
         """Yield the frames [f, H, W, 3] of one video after the other; in tiles when memory ran out before."""
-        if self.patcher.memory_savings.tiles:
+        if self._is_decoded_in_tiles(samples):
             yield from self._tiled_frames(samples, self._saving_tiling())
             return
         yield from sampling_run().attempt_stream(self.patcher, lambda run: self._frames_once(run, samples, noise))

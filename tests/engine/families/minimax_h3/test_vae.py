@@ -190,8 +190,11 @@ def test_the_result_is_the_same_after_memory_ran_out(network: MiniMaxH3VideoVae,
     memory = ModelMemory(EngineSettings(cpu=True))
     saving = vae_of(memory.keep("vae", network, role="vae"))
     memory.pool.memory_savings = MemorySavings(tiles=True)
-    z, image = latents(7, 2, 2), torch.rand(1, 32, 32, 3)
+    z, image = latents(7, 18, 2), torch.rand(1, 32, 32, 3)
     assert torch.equal(saving.decode(z), vae.decode(z)) and torch.equal(saving.encode(image), vae.encode(image))
+    assert isinstance(saving, VideoVae)
+    stream = saving.frame_stream(z)
+    assert stream is not None and torch.equal(stream.whole(), vae.decode(z)[0])
 
 
 def test_working_memory_does_not_grow_with_the_frames(vae: VideoVae) -> None:
