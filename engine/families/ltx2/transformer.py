@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -75,6 +75,24 @@ class TextLinear(nn.Module):
         normed = functional.rms_norm(x, x.shape[-1:], eps=NORM_EPS)
         out: torch.Tensor = self.linear_1(normed * self.factor)
         return out
+
+
+class StreamLayers(NamedTuple):
+    """Layers that make the blocks' inputs of one stream, and the sizes of it.
+
+    `modulation`, `cross`, `gate` and `text` are those of the stream's tokens, of attention to the other stream, of the
+    gate of that, and of the stream's text (None for text that the time does not change). `projection` is that of its
+    text. Positions are relative to `largest`.
+    """
+
+    modulation: nn.Module
+    cross: nn.Module
+    gate: nn.Module
+    text: nn.Module | None
+    projection: nn.Module
+    largest: tuple[float, ...]
+    hidden_size: int
+    heads: int
 
 
 def _text_projection(config: Ltx2Config, hidden_size: int) -> nn.Module:
@@ -178,10 +196,15 @@ class Ltx2Transformer(nn.Module):
         if num_references:
             audio_times = _behind_references(audio_times, ax.shape[1], num_references)
         dtype = vx.dtype
-        video, embedded = self._video_inputs(context, times, audio_times, in_seconds(positions, frame_rate), dtype)
-        audio, audio_embedded = self._audio_inputs(context, times, audio_times, audio_at, dtype)
+        of_video, of_audio = context.tensor_split([self.config.context_sizes[0]], dim=-1)
+        video, embedded = self._inputs(
+            self._video_layers(), of_video, times, audio_times, in_seconds(positions, frame_rate), dtype
+        )
+        heard: tuple[StreamInputs, torch.Tensor] | None = None
+        if audio_latent is not None:
+            heard = self._inputs(self._audio_layers(), of_audio, audio_times, times, audio_at, dtype)
         vx, ax = self._blocks(
-            (vx, ax), video, None if audio_latent is None else audio, options,
+            (vx, ax), video, None if heard is None else heard[0], options,
             attention_mask=score_mask(attention_mask, dtype),
             self_attention_mask=None if guide_weights is None else log_weights(guide_weights, dtype),
         )  # fmt: skip
@@ -190,9 +213,9 @@ class Ltx2Transformer(nn.Module):
             every = cells.new_zeros(cells.shape[0], math.prod(latent.shape[2:]), cells.shape[-1])
             cells = every.scatter(1, kept_tokens[..., None].expand_as(cells), cells)
         out = cells.transpose(1, 2).reshape(latent.shape)
-        if audio_latent is None:
+        if heard is None:
             return out if isinstance(x, torch.Tensor) else [out]
-        ax = ax[:, num_references:]
+        ax, audio_embedded = ax[:, num_references:], heard[1]
         audio_embedded = audio_embedded[:, num_references:] if audio_embedded.shape[1] > 1 else audio_embedded
         frames = self.audio_proj_out(self._modulated(ax, audio_embedded, self.audio_scale_shift_table))
         return [out, frames.view(*frames.shape[:2], -1, AUDIO_ROWS).transpose(1, 2)]
@@ -248,59 +271,59 @@ class Ltx2Transformer(nn.Module):
 
     # --- what blocks get of each stream ------------------------------------------------------------------------------
 
-    def _video_inputs(
+    def _inputs(
         self,
+        layers: StreamLayers,
         context: torch.Tensor,
         times: torch.Tensor,
-        audio_times: torch.Tensor,
+        other_times: torch.Tensor,
         seconds: torch.Tensor,
         dtype: torch.dtype,
     ) -> tuple[StreamInputs, torch.Tensor]:
-        """Return the video's inputs of blocks at positions `seconds` [B, 3, T, 2], and its embedded times [B, N, D]."""
-        config, rotary = self.config, self.config.rotary
-        vec, embedded = self.adaln_single(times, dtype)
-        own = context[..., : config.context_sizes[0]]
+        """Return the blocks' inputs of a stream at positions `seconds` [B, A, T, 2], and its embedded times [B, N, D].
+
+        `context` is the text of the stream, `other_times` are those of the other stream.
+        """
+        rotary = self.config.rotary
+        vec, embedded = layers.modulation(times, dtype)
         tables = rotations(
-            seconds, rotary.largest, config.hidden_size, config.heads, dtype=dtype, is_double=rotary.is_double,
+            seconds, layers.largest, layers.hidden_size, layers.heads, dtype=dtype, is_double=rotary.is_double,
             is_middle=rotary.is_middle,
         )  # fmt: skip
         given = StreamInputs(
-            context=own if config.projects_first else self.caption_projection(own),
+            context=context if self.config.projects_first else layers.projection(context),
             vec=vec,
-            cross_vec=self.av_ca_video_scale_shift_adaln_single(times, dtype)[0],
-            cross_gate=self.av_ca_a2v_gate_adaln_single(self._gate_times(audio_times), dtype)[0],
-            text_vec=_text_vec(self.prompt_adaln_single, times, dtype),
+            cross_vec=layers.cross(times, dtype)[0],
+            cross_gate=layers.gate(self._gate_times(other_times), dtype)[0],
+            text_vec=_text_vec(layers.text, times, dtype),
             tables=tables,
             cross_tables=self._cross_tables(seconds[:, :1], dtype),
         )
         return given, embedded
 
-    def _audio_inputs(
-        self,
-        context: torch.Tensor,
-        times: torch.Tensor,
-        audio_times: torch.Tensor,
-        seconds: torch.Tensor,
-        dtype: torch.dtype,
-    ) -> tuple[StreamInputs, torch.Tensor]:
-        """Return the audio's inputs of blocks at positions `seconds` [1, 1, L, 2], and its embedded times [B, N, D]."""
-        config, rotary = self.config, self.config.rotary
-        vec, embedded = self.audio_adaln_single(audio_times, dtype)
-        own = context[..., config.context_sizes[0] :]
-        tables = rotations(
-            seconds, (rotary.largest_audio,), config.audio_hidden_size, config.audio_heads, dtype=dtype,
-            is_double=rotary.is_double, is_middle=rotary.is_middle,
-        )  # fmt: skip
-        given = StreamInputs(
-            context=own if config.projects_first else self.audio_caption_projection(own),
-            vec=vec,
-            cross_vec=self.av_ca_audio_scale_shift_adaln_single(audio_times, dtype)[0],
-            cross_gate=self.av_ca_v2a_gate_adaln_single(self._gate_times(times), dtype)[0],
-            text_vec=_text_vec(self.audio_prompt_adaln_single, audio_times, dtype),
-            tables=tables,
-            cross_tables=self._cross_tables(seconds, dtype),
+    def _video_layers(self) -> StreamLayers:
+        return StreamLayers(
+            modulation=self.adaln_single,
+            cross=self.av_ca_video_scale_shift_adaln_single,
+            gate=self.av_ca_a2v_gate_adaln_single,
+            text=self.prompt_adaln_single,
+            projection=self.caption_projection,
+            largest=self.config.rotary.largest,
+            hidden_size=self.config.hidden_size,
+            heads=self.config.heads,
         )
-        return given, embedded
+
+    def _audio_layers(self) -> StreamLayers:
+        return StreamLayers(
+            modulation=self.audio_adaln_single,
+            cross=self.av_ca_audio_scale_shift_adaln_single,
+            gate=self.av_ca_v2a_gate_adaln_single,
+            text=self.audio_prompt_adaln_single,
+            projection=self.audio_caption_projection,
+            largest=(self.config.rotary.largest_audio,),
+            hidden_size=self.config.audio_hidden_size,
+            heads=self.config.audio_heads,
+        )
 
     def _gate_times(self, times: torch.Tensor) -> torch.Tensor:
         """Return the times [B, 1] of the gates of attention to a stream with times [B, N]: of its noisiest token."""
