@@ -1,4 +1,4 @@
-"""Attention and feed-forward layers of LTX-2's transformer and of its connectors. Names are those of the files.
+"""Attention of LTX-2's transformer and of its connectors. Names are those of the files.
 
 `B` batch, `T` tokens, `S` tokens that are attended to, `D` hidden size, `H` heads, `K` tokens of guides.
 """
@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional
 
-from darkroom.engine.layers.attention import optimized_attention
+from darkroom.engine.families.ltx_video.transformer import attended_with_guides
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.norms import RmsNorm
-from darkroom.engine.layers.transformer_layers import Gelu, RotaryHeads, RotaryLayout, Tables
+from darkroom.engine.layers.transformer_layers import RotaryHeads, RotaryLayout, Tables
 from darkroom.engine.layers.unet_layers import Options
 
 NORM_EPS = 1e-5
@@ -68,49 +67,11 @@ class Attention(nn.Module):
             return self._out(x, v)
         q, k = self.rotary_heads([(self.to_q(x), self.q_norm)], [(self.to_k(context), self.k_norm)], tables, key_tables)
         q, k = q.flatten(2), k.flatten(2)
-        if guides is None:
-            attended = optimized_attention(q, k, v, self.heads, mask=mask, transformer_options=options)
-        else:
-            attended = self._with_guides(q, k, v, guides, options)
-        return self._out(x, attended)
+        return self._out(x, attended_with_guides(q, k, v, self.heads, mask, guides, options))
 
     def _out(self, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         if self.to_gate_logits is not None:
             gates = 2.0 * torch.sigmoid(self.to_gate_logits(x))  # [B, T, H]
             attended = (attended.view(*attended.shape[:2], self.heads, -1) * gates[..., None]).flatten(2)
         out: torch.Tensor = self.to_out[0](attended)
-        return out
-
-    def _with_guides(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, guides: torch.Tensor, options: Options | None
-    ) -> torch.Tensor:
-        """Attend in two parts, so that no mask [T, T] is made: tokens of the video, then those of guides."""
-        first = q.shape[1] - guides.shape[1]
-        to_guides = functional.pad(guides, (first, 0))[:, None, None]  # [B, 1, 1, T]
-        rows = guides[:, None, :, None].expand(-1, -1, -1, first)
-        to_video = functional.pad(rows, (0, guides.shape[1]))  # [B, 1, K, T]
-        parts = ((q[:, :first], to_guides), (q[:, first:], to_video))
-        attended = [
-            optimized_attention(part, k, v, self.heads, mask=mask, transformer_options=options) for part, mask in parts
-        ]
-        return torch.cat(attended, dim=1)
-
-
-class FeedForward(nn.Module):
-    """Two layers with GELU between: `forward(x [B, T, D])` -> `[B, T, D]`."""
-
-    def __init__(self, hidden_size: int, *, has_bias: bool = True) -> None:
-        super().__init__()
-        inner = 4 * hidden_size
-        self.net = nn.ModuleDict(
-            {
-                "0": nn.ModuleDict({"proj": Linear(hidden_size, inner, bias=has_bias)}),
-                "2": Linear(inner, hidden_size, bias=has_bias),
-            }
-        )
-        self.activation = Gelu("tanh")
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        first: nn.Module = self.net["0"]["proj"]  # type: ignore[index]
-        out: torch.Tensor = self.net["2"](self.activation(first(x)))
         return out

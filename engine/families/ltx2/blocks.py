@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from darkroom.engine.families.ltx2.attention import Attention, FeedForward
+from darkroom.engine.families.ltx2.attention import Attention
 from darkroom.engine.families.ltx2.config import Ltx2Config
+from darkroom.engine.families.ltx_video.transformer import FeedForward
 from darkroom.engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, ResidualNorm, Tables
 from darkroom.engine.layers.unet_layers import Options
 

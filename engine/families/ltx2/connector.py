@@ -12,9 +12,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from darkroom.engine.families.ltx2.attention import Attention, FeedForward
+from darkroom.engine.families.ltx2.attention import Attention
 from darkroom.engine.families.ltx2.config import ConnectorConfig
 from darkroom.engine.families.ltx2.positions import rotations
+from darkroom.engine.families.ltx_video.transformer import FeedForward
 from darkroom.engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, Tables
 
 MIN_TOKENS = 1024

@@ -39,7 +39,14 @@ from darkroom.engine.families.ltx2.positions import (
     rotations,
     video_positions,
 )
-from darkroom.engine.families.ltx_video.transformer import DEFAULT_FRAME_RATE, TwoLayers, log_weights, score_mask, taken
+from darkroom.engine.families.ltx_video.transformer import (
+    DEFAULT_FRAME_RATE,
+    TwoLayers,
+    log_weights,
+    score_mask,
+    taken,
+    video_of,
+)
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.transformer_layers import AdaptiveNorm
 from darkroom.engine.layers.unet_layers import Options, timestep_embedding
@@ -209,10 +216,7 @@ class Ltx2Transformer(nn.Module):
             self_attention_mask=None if guide_weights is None else log_weights(guide_weights, dtype),
         )  # fmt: skip
         cells = self.proj_out(self._modulated(vx, embedded, self.scale_shift_table))
-        if kept_tokens is not None:
-            every = cells.new_zeros(cells.shape[0], math.prod(latent.shape[2:]), cells.shape[-1])
-            cells = every.scatter(1, kept_tokens[..., None].expand_as(cells), cells)
-        out = cells.transpose(1, 2).reshape(latent.shape)
+        out = video_of(cells, kept_tokens, latent.shape)
         if heard is None:
             return out if isinstance(x, torch.Tensor) else [out]
         ax, audio_embedded = ax[:, num_references:], heard[1]

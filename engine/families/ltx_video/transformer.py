@@ -161,34 +161,47 @@ class Attention(nn.Module):
         """
         q, k = self.rotary_heads([(self.to_q(x), self.q_norm)], [(self.to_k(context), self.k_norm)], pe)
         v = self.to_v(context)
-        if guides is None:
-            attended = optimized_attention(q, k, v, self.heads, mask=mask, transformer_options=options)
-        else:
-            attended = self._with_guides(q, k, v, guides, options)
+        attended = attended_with_guides(q, k, v, self.heads, mask, guides, options)
         out: torch.Tensor = self.to_out[0](attended)
         return out
 
-    def _with_guides(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, guides: torch.Tensor, options: Options
-    ) -> torch.Tensor:
-        """Attend in two parts, so that no mask [T, T] is made: tokens of the video, then those of guides."""
-        first = q.shape[1] - guides.shape[1]
-        to_guides = functional.pad(guides, (first, 0))[:, None, None]  # [B, 1, 1, T]
-        to_video = functional.pad(guides[..., None].expand(-1, -1, first), (0, guides.shape[1]))[
-            :, None
-        ]  # [B, 1, K, T]
-        parts = ((q[:, :first], to_guides), (q[:, first:], to_video))
-        attended = [
-            optimized_attention(part, k, v, self.heads, mask=mask, transformer_options=options) for part, mask in parts
-        ]
-        return torch.cat(attended, dim=1)
+
+def attended_with_guides(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    heads: int,
+    mask: torch.Tensor | None,
+    guides: torch.Tensor | None,
+    options: Options | None,
+) -> torch.Tensor:
+    """Return attention [B, T, D], with `mask` added to the scores, or with `guides` in its place.
+
+    `guides` [B or 1, K] is added to the scores between the last K tokens and those before them. It works in two parts,
+    so that no mask [T, T] is made: tokens of the video, then those of guides.
+    """
+    if guides is None:
+        return optimized_attention(q, k, v, heads, mask=mask, transformer_options=options)
+    first = q.shape[1] - guides.shape[1]
+    to_guides = functional.pad(guides, (first, 0))[:, None, None]  # [B, 1, 1, T]
+    rows = guides[:, None, :, None].expand(-1, -1, -1, first)
+    to_video = functional.pad(rows, (0, guides.shape[1]))  # [B, 1, K, T]
+    parts = ((q[:, :first], to_guides), (q[:, first:], to_video))
+    attended = [optimized_attention(part, k, v, heads, mask=mask, transformer_options=options) for part, mask in parts]
+    return torch.cat(attended, dim=1)
 
 
 class FeedForward(nn.Module):
-    def __init__(self, width: int) -> None:
+    """Two layers with GELU between: `forward(x [B, T, D])` -> `[B, T, D]`."""
+
+    def __init__(self, width: int, *, has_bias: bool = True) -> None:
         super().__init__()
+        inner = 4 * width
         self.net = nn.ModuleDict(
-            {"0": nn.ModuleDict({"proj": Linear(width, 4 * width)}), "2": Linear(4 * width, width)}
+            {
+                "0": nn.ModuleDict({"proj": Linear(width, inner, bias=has_bias)}),
+                "2": Linear(inner, width, bias=has_bias),
+            }
         )
         self.activation = Gelu("tanh")
 
@@ -299,10 +312,7 @@ class LtxVideoTransformer(nn.Module):
         times = embedded.view(x.shape[0], -1, 1, embedded.shape[-1])
         shift, scale = (self.scale_shift_table.to(img) + times).unbind(2)  # each [B, 1 or T, D]
         cells: torch.Tensor = self.proj_out(self.adaptive_norm(img, scale, shift))
-        if kept_tokens is not None:
-            every = cells.new_zeros(x.shape[0], math.prod(x.shape[2:]), cells.shape[-1])
-            cells = every.scatter(1, kept_tokens[..., None].expand_as(cells), cells)
-        return cells.transpose(1, 2).reshape(x.shape)
+        return video_of(cells, kept_tokens, x.shape)
 
     def _places(self, x: torch.Tensor, keyframe_idxs: torch.Tensor | None) -> torch.Tensor:
         """Return the places [B, T, 3] of all cells, those of the last ones as they are given."""
@@ -316,6 +326,17 @@ class LtxVideoTransformer(nn.Module):
 def taken(tokens: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
     """Return the tokens [B, N, D] at the indices [B, N] of tokens [B, T, D]."""
     return tokens.gather(1, kept[..., None].expand(-1, -1, tokens.shape[-1]))
+
+
+def video_of(cells: torch.Tensor, kept: torch.Tensor | None, shape: torch.Size) -> torch.Tensor:
+    """Return tokens [B, N, C] as a video of a shape [B, C, F, h, w].
+
+    `kept` [B, N] are the indices of the tokens among its cells, of which the others are 0; None for all of them.
+    """
+    if kept is not None:
+        every = cells.new_zeros(cells.shape[0], math.prod(shape[2:]), cells.shape[-1])
+        cells = every.scatter(1, kept[..., None].expand_as(cells), cells)
+    return cells.transpose(1, 2).reshape(shape)
 
 
 def _in_seconds(places: torch.Tensor, frame_rate: float) -> torch.Tensor:
