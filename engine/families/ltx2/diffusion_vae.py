@@ -13,7 +13,7 @@ from torch import nn
 
 from darkroom.engine.families.ltx2.diffusion_decoder import DiffusionDecoder, DiffusionDecoderConfig
 from darkroom.engine.families.ltx_video.vae import LtxVideoEncoder, LtxVideoVaeConfig
-from darkroom.engine.families.ltx_video.vae_layers import ChannelStatistics, PassingVideo
+from darkroom.engine.families.ltx_video.vae_layers import ChannelStatistics
 
 # Values in memory for a pixel that is encoded, for a latent cell of each frame that is decoded (ComfyUI's).
 ENCODE_VALUES, DECODE_VALUES = 80, 1700 * 8 * 8
@@ -40,8 +40,8 @@ class DiffusionVae(nn.Module):
         self.config = config
         self.latent_channels = config.decoder.latent_channels
         self.frames_ratio, self.downscale_ratio, _ = config.encoder.ratio
-        self.frames_encoded_at_once = 2 * self.frames_ratio
         self.encoder, self.decoder = LtxVideoEncoder(config.encoder), DiffusionDecoder(config.decoder)
+        self.frames_encoded_at_once = self.encoder.frames_at_once
         self.per_channel_statistics = ChannelStatistics(self.latent_channels)
 
     @property
@@ -55,15 +55,8 @@ class DiffusionVae(nn.Module):
         return DECODE_VALUES * self.config.decoder.channels // MEASURED_CHANNELS
 
     def encode(self, videos: torch.Tensor) -> torch.Tensor:
-        """Return the mean of the posterior [B, C, 1 + n, h, w] of videos [B, 3, F, H, W], a few frames at a time.
-
-        Frames behind the first one that make no whole latent frame are left out, as in ComfyUI.
-        """
-        video = PassingVideo(iter(()))
-        whole = (videos.shape[2] - 1) // self.frames_ratio * self.frames_ratio
-        pieces = [videos[:, :, :1], *torch.split(videos[:, :, 1 : 1 + whole], self.frames_encoded_at_once, dim=2)]
-        means = [self.encoder(piece, video)[:, : self.latent_channels] for piece in pieces if piece.shape[2]]
-        return self.per_channel_statistics.normalised(torch.cat(means, dim=2))
+        """Return the mean of the posterior [B, C, 1 + n, h, w] of videos [B, 3, F, H, W], as `moments` reads them."""
+        return self.per_channel_statistics.normalised(self.encoder.moments(videos)[:, : self.latent_channels])
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
         """Return the frames [B, 3, 1 + 8n, H, W] of latents [B, C, 1 + n, h, w]."""

@@ -1,8 +1,8 @@
 """The 3-D autoencoder of LTX-Video (HaCohen et al. 2025, arXiv 2501.00103, section 2.1): stages of any order and width.
 
 Videos `[B, 3, F, H, W]` in -1..1 of 1 + 8n frames, latents `[B, C, 1 + n, H/32, W/32]` standardised by statistics that
-the file holds; an image is a video of one frame. A video passes through as a whole. Networks of later versions also
-remove the last noise: they add some and are conditioned on how much. Module names are those of the original
+the file holds; an image is a video of one frame. A video is encoded a few frames at a time. Networks of later versions
+also remove the last noise: they add some and are conditioned on how much. Module names are those of the original
 checkpoints.
 """
 
@@ -137,6 +137,8 @@ class LtxVideoEncoder(nn.Module):
     def __init__(self, config: LtxVideoVaeConfig) -> None:
         super().__init__()
         padding, channels = config.encoder_padding, config.first_channels
+        self.frames_ratio = config.ratio[0]
+        self.frames_at_once = 2 * self.frames_ratio
         self.patch = (1, config.patch, config.patch)
         self.conv_in = VideoConv3d(3 * config.patch**2, channels, padding)
         self.down_blocks = nn.ModuleList()
@@ -154,12 +156,22 @@ class LtxVideoEncoder(nn.Module):
         self.conv_out = VideoConv3d(channels, config.moment_channels, padding)
 
     def forward(self, x: torch.Tensor, video: PassingVideo) -> torch.Tensor:
-        """Return the latent frames [B, C, f, h, w] of a piece of a video: its first frame, or those of whole cells."""
+        """Return the moments [B, c, f, h, w] of a piece of a video: its first frame, or those of whole cells."""
         x = self.conv_in(patched(x, self.patch), is_causal=True, video=video)
         for stage in self.down_blocks:
             x = stage(x, is_causal=True, video=video)
         out: torch.Tensor = self.conv_out(functional.silu(normed(x)), is_causal=True, video=video)
         return out
+
+    def moments(self, videos: torch.Tensor) -> torch.Tensor:
+        """Return the moments [B, c, 1 + n, h, w] of videos [B, 3, F, H, W], a few frames at a time.
+
+        Frames behind the first one that make no whole latent frame are left out, as in ComfyUI.
+        """
+        video = PassingVideo(iter(()))
+        whole = (videos.shape[2] - 1) // self.frames_ratio * self.frames_ratio
+        pieces = [videos[:, :, :1], *torch.split(videos[:, :, 1 : 1 + whole], self.frames_at_once, dim=2)]
+        return torch.cat([self(piece, video) for piece in pieces if piece.shape[2]], dim=2)
 
 
 class LtxVideoDecoder(nn.Module):
@@ -215,8 +227,8 @@ class LtxVideoVae(nn.Module):
         self.latent_channels = config.latent_channels
         self.frames_ratio, self.downscale_ratio, _ = config.ratio
         self.frames_decoded_at_once = 2 * self.frames_ratio  # those of one latent frame, and what layers keep
-        self.frames_encoded_at_once = 2 * self.frames_ratio
         self.encoder, self.decoder = LtxVideoEncoder(config), LtxVideoDecoder(config)
+        self.frames_encoded_at_once = self.encoder.frames_at_once
         self.per_channel_statistics = ChannelStatistics(config.latent_channels)
 
     @property
@@ -230,15 +242,8 @@ class LtxVideoVae(nn.Module):
         return DECODE_BYTES_PER_CELL * self.config.decoder[-1].channels // MEASURED_CHANNELS
 
     def encode(self, videos: torch.Tensor) -> torch.Tensor:
-        """Return the mean of the posterior [B, C, 1 + n, h, w] of videos [B, 3, F, H, W], a few frames at a time.
-
-        Frames behind the first one that make no whole latent frame are left out, as in ComfyUI.
-        """
-        video = PassingVideo(iter(()))
-        whole = (videos.shape[2] - 1) // self.frames_ratio * self.frames_ratio
-        pieces = [videos[:, :, :1], *torch.split(videos[:, :, 1 : 1 + whole], self.frames_encoded_at_once, dim=2)]
-        means = [self.encoder(piece, video)[:, : self.latent_channels] for piece in pieces if piece.shape[2]]
-        return self.per_channel_statistics.normalised(torch.cat(means, dim=2))
+        """Return the mean of the posterior [B, C, 1 + n, h, w] of videos [B, 3, F, H, W], as `moments` reads them."""
+        return self.per_channel_statistics.normalised(self.encoder.moments(videos)[:, : self.latent_channels])
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
         """Return the frames [B, 3, 1 + 8n, H, W] of latents [B, C, 1 + n, h, w].
