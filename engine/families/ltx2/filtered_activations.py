@@ -1,6 +1,6 @@
-"""Activations of vocoders at twice the sample rate, so that their harmonics do not alias (Lee et al. 2022, BigVGAN).
+"""Activations of vocoders at twice the sample rate (`engine/layers/alias_free.py`), with a magnitude or without.
 
-arXiv 2206.04658, section 3.2. Files hold the low-pass filters. `B` batch, `C` channels, `S` samples.
+`B` batch, `C` channels, `S` samples.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-RATIO, TAPS = 2, 12
-LEAST_DIVISOR = 1e-9
-REACH = TAPS // RATIO + 1  # samples on either side that an output depends on
+from darkroom.engine.layers.alias_free import KERNEL, RATIO, AliasFree, UpFilter, snake
+
+REACH = KERNEL // RATIO + 1  # samples on either side that an output depends on
 
 
 class Snake(nn.Module):
@@ -29,19 +29,10 @@ class Snake(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         frequency = torch.exp(self.alpha.to(x)[:, None])
-        magnitude = torch.exp(self.beta.to(x)[:, None]) if self.has_magnitude else frequency
-        return x + (1.0 / (magnitude + LEAST_DIVISOR)) * torch.sin(x * frequency).pow(2)
+        return snake(x, frequency, torch.exp(self.beta.to(x)[:, None]) if self.has_magnitude else frequency)
 
 
-class Filter(nn.Module):
-    """A low-pass filter, the same for all channels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.filter = nn.Parameter(torch.empty(1, 1, TAPS))
-
-
-class Upsample(Filter):
+class UpFilterByPhase(UpFilter):
     """Interpolation [B, C, S] -> [B, C, 2 S]: each of two in turn by every second tap, of samples whose ends are held.
 
     That is a transposed convolution, computed as a plain one, which is some times as fast.
@@ -50,38 +41,14 @@ class Upsample(Filter):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         taps = self.filter.to(x).view(-1).flip(0) * RATIO
         phases = torch.stack([functional.pad(taps[0::2], (0, 1)), functional.pad(taps[1::2], (1, 0))])[:, None]
-        padded = functional.pad(x, (TAPS // 4, TAPS // 4), mode="replicate")
+        padded = functional.pad(x, (KERNEL // 4, KERNEL // 4), mode="replicate")
         filtered = functional.conv1d(padded, phases.repeat(x.shape[1], 1, 1), groups=x.shape[1])
         return filtered.reshape(*x.shape[:2], RATIO, -1).transpose(2, 3).flatten(2)
 
 
-class LowPass(Filter):
-    """Decimation [B, C, 2 S] -> [B, C, S]."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        padded = functional.pad(x, (TAPS // 2 - 1, TAPS // 2), mode="replicate")
-        taps = self.filter.to(x).expand(x.shape[1], -1, -1)
-        return functional.conv1d(padded, taps, stride=RATIO, groups=x.shape[1])
-
-
-class Downsample(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lowpass = LowPass()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.lowpass(x)
-        return out
-
-
-class FilteredSnake(nn.Module):
+class FilteredSnake(AliasFree):
     """`Snake` at twice the sample rate, [B, C, S] -> [B, C, S]."""
 
     def __init__(self, channels: int, *, has_magnitude: bool) -> None:
-        super().__init__()
-        self.act = Snake(channels, has_magnitude=has_magnitude)
-        self.upsample, self.downsample = Upsample(), Downsample()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.downsample(self.act(self.upsample(x)))
-        return out
+        super().__init__(Snake(channels, has_magnitude=has_magnitude))
+        self.upsample = UpFilterByPhase()
