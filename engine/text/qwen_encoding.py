@@ -67,13 +67,14 @@ class QwenEncoder(TokenEncoder):
 
     encoding: QwenEncoding
     masks_padding = True  # what is behind a token of padding is not seen
+    ends_with_norm = True  # the last layer is read behind the final norm
     end_tokens = (PAD_TOKEN, END_TOKEN)  # behind which a written text is over
 
     def encode(self, chunk: Sequence[Any], layer_idx: int | None) -> torch.Tensor:
         """Return the conditioning [1, T, D] of all tokens, float32.
 
-        That of a layer is without the final norm; one beyond the first means the last one, with it. Raises ValueError
-        for an image where the file had no image encoder.
+        That of a layer is without the final norm; one beyond the first means the last one, with it unless the encoder
+        does not end with it. Raises ValueError for an image where the file had no image encoder.
         """
         return self.read(chunk, layer_idx).cond
 
@@ -87,7 +88,8 @@ class QwenEncoder(TokenEncoder):
         seen = seen_rows(tokens, num_rows, len(rows), num_seen)
         mask = None if all(seen) else torch.tensor([seen], dtype=torch.bool, device=rows.device)
         positions = places_among(images, len(rows)).to(rows.device) if images else None
-        cond = self._states(rows[None], mask, None if is_last else layer_idx, positions, added).float()
+        last = None if self.ends_with_norm else self.num_layers - 1
+        cond = self._states(rows[None], mask, last if is_last else layer_idx, positions, added).float()
         return Read(cond, list(accumulate(num_rows, initial=0)), images)
 
     def written(self, chunk: Sequence[Any]) -> Generator[torch.Tensor, int, None]:

@@ -126,18 +126,7 @@ def _image(pixels: torch.Tensor | None, *, is_pair: bool = False) -> list[Weight
 class MiniMaxH3TextEncoder(QwenEncoder):
     """Qwen3-VL whose last layer is read without the final norm, which the network does without."""
 
-    masks_padding = False
-
-    def _states(
-        self,
-        embeds: torch.Tensor,
-        mask: torch.Tensor | None,
-        layer: int | None,
-        positions: torch.Tensor | None,
-        added: Sequence[torch.Tensor],
-    ) -> torch.Tensor:
-        wanted = self.num_layers - 1 if layer is None else layer
-        return super()._states(embeds, mask, wanted, positions, added)
+    masks_padding = ends_with_norm = False
 
     def encode_weighted(
         self, chunks: Sequence[TokenWeights], *, layer_idx: int | None, project_pooled: bool

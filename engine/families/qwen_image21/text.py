@@ -36,16 +36,7 @@ class SplicedQwenEncoder(QwenEncoder):
     The network has the images themselves there, unless their tokens are marked as `KEPT`.
     """
 
-    def _states(
-        self,
-        embeds: torch.Tensor,
-        mask: torch.Tensor | None,
-        layer: int | None,
-        positions: torch.Tensor | None,
-        added: Sequence[torch.Tensor],
-    ) -> torch.Tensor:
-        wanted = self.num_layers - 1 if layer is None else layer
-        return super()._states(embeds, mask, wanted, positions, added)
+    ends_with_norm = False
 
     def encode_weighted(
         self, chunks: Sequence[TokenWeights], *, layer_idx: int | None, project_pooled: bool
