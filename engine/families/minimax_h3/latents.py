@@ -7,11 +7,10 @@ from typing import Any
 import torch
 
 from darkroom.engine.diffusion.nested_latent import NestedLatent
-from darkroom.engine.families.minimax_h3.sizes import frames_of
+from darkroom.engine.families.minimax_h3.sizes import audio_frames, frames_of
 from darkroom.engine.families.minimax_h3.vae_files import MiniMaxH3LatentFormat
 
 VIDEO_CHANNELS, AUDIO_CHANNELS, SIDES = 24, 32, 2
-AUDIO_FRAMES = 5.0 / 3.0  # of the latent, a frame of the video
 
 
 class AudioVideoLatentFormat(MiniMaxH3LatentFormat):
@@ -24,6 +23,6 @@ class AudioVideoLatentFormat(MiniMaxH3LatentFormat):
         """Return an empty latent [B, C, t, h, w] of a video, with that of its audio."""
         batch, _, frames, height, width = latent.shape
         video = latent.new_zeros(batch, VIDEO_CHANNELS, frames, height, width)
-        audio = latent.new_zeros(batch, AUDIO_CHANNELS, SIDES, round(frames_of(frames) * AUDIO_FRAMES))
+        audio = latent.new_zeros(batch, AUDIO_CHANNELS, SIDES, audio_frames(frames_of(frames)))
         nested: Any = NestedLatent([video, audio])
         return nested  # type: ignore[no-any-return]  # a tensor's stand-in

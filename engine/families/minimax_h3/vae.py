@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from darkroom.engine.families.minimax_h3.sizes import CELL_PX, frames_of
 from darkroom.engine.families.minimax_h3.vae_decoder import ClipDecoder
 from darkroom.engine.families.minimax_h3.vae_encoder import LEAST_PX, LEVEL_STRIDES, ClipEncoder
 from darkroom.engine.families.minimax_h3.vae_tiles import cross_fade, in_tiles
 from darkroom.engine.layers.shapes import Shapes, count_children
 
-CELL_PX = 16
 LATENT_CHANNELS = 24
 FRAMES_PER_LATENT = 4  # but of the first latent frame of a clip, which is one frame
 CLIP_FRAMES, CLIP_LATENTS = 17, 5
@@ -68,12 +68,6 @@ def minimax_h3_video_vae_config(shapes: Shapes) -> MiniMaxH3VideoVaeConfig:
     )
 
 
-def num_frames(latent_frames: int) -> int:
-    """Return the number of frames that latent frames become."""
-    clips, rest = divmod(latent_frames, CLIP_LATENTS)
-    return clips * CLIP_FRAMES + (1 + (rest - 1) * FRAMES_PER_LATENT if rest else 0)
-
-
 def num_latent_frames(frames: int) -> int:
     """Return the number of latent frames that frames become: that of the video filled up to whole clips."""
     return frames if frames <= 1 else -(-frames // CLIP_FRAMES) * CLIP_LATENTS - DROPPED_LATENTS
@@ -107,7 +101,7 @@ class MiniMaxH3VideoVae(nn.Module):
     @staticmethod
     def num_frames(latent_frames: int) -> int:
         """Return the number of frames that latent frames become."""
-        return num_frames(latent_frames)
+        return frames_of(latent_frames)
 
     @staticmethod
     def num_latent_frames(frames: int) -> int:
@@ -124,7 +118,7 @@ class MiniMaxH3VideoVae(nn.Module):
     def decode_bytes(self, shape: tuple[int, ...]) -> int:
         """Return the working memory for decoding one latent of the shape [B, 24, f, h, w], for a byte of the dtype."""
         *_, latent_frames, height, width = shape
-        frames = num_frames(latent_frames)
+        frames = frames_of(latent_frames)
         fixed = IMAGE_VALUES if frames <= CLIP_FRAMES + FRAMES_BEHIND else DECODE_VALUES
         at_once = min(frames, FRAMES_DECODED_AT_ONCE) * height * width * CELL_PX**2
         return int(VALUES_PER_PIXEL * at_once) + fixed * self.config.hidden_size // MEASURED_HIDDEN_SIZE
@@ -164,7 +158,7 @@ class MiniMaxH3VideoVae(nn.Module):
         num_clips = max(1, -(-(z.shape[2] - LATENTS_BEHIND) // CLIP_LATENTS))
         missing = num_clips * CLIP_LATENTS + LATENTS_BEHIND - z.shape[2]
         z = torch.cat([z, *[z[:, :, -1:]] * missing], dim=2)
-        left = num_frames(latents.shape[2])
+        left = frames_of(latents.shape[2])
         behind: torch.Tensor | None = None  # the frames of the clip before that this one begins with
         for clip in range(num_clips):
             start = clip * CLIP_LATENTS

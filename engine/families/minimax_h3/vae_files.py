@@ -10,6 +10,7 @@ from darkroom.engine.diffusion.latent_format import LatentFormat
 from darkroom.engine.families.base import NotRecognised, Shape, Shapes
 from darkroom.engine.families.minimax_h3 import audio_vae, vae
 from darkroom.engine.families.minimax_h3.audio_vae import MiniMaxH3AudioVae, MiniMaxH3AudioVaeConfig
+from darkroom.engine.families.minimax_h3.sizes import CELL_PX
 from darkroom.engine.families.minimax_h3.vae import MiniMaxH3VideoVae, MiniMaxH3VideoVaeConfig
 from darkroom.engine.families.vae_files import vae_network
 from darkroom.engine.layers.alias_free import kaiser_sinc
@@ -22,7 +23,7 @@ class MiniMaxH3LatentFormat(LatentFormat):
 
     latent_channels = vae.LATENT_CHANNELS
     latent_dimensions = 3
-    spatial_ratio = vae.CELL_PX
+    spatial_ratio = CELL_PX
     resizes_empty = True
     latent_rgb_factors = (
         (-0.018555, 0.024344, -0.017536), (0.150164, 0.137244, 0.129221), (0.027367, -0.050369, -0.208606),

@@ -7,12 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from darkroom.engine.families.minimax_h3.vae import (
-    MiniMaxH3VideoVae,
-    minimax_h3_video_vae_config,
-    num_frames,
-    num_latent_frames,
-)
+from darkroom.engine.families.minimax_h3.vae import MiniMaxH3VideoVae, minimax_h3_video_vae_config, num_latent_frames
 from darkroom.engine.families.minimax_h3.vae_decoder import clip_turns
 from darkroom.engine.families.minimax_h3.vae_encoder import PastConv3d
 from darkroom.engine.families.minimax_h3.vae_files import AUTOENCODER
@@ -79,7 +74,7 @@ def test_a_file_without_a_level_is_told_from_one_with_all() -> None:
     ("latent_frames", "frames"), [(1, 1), (2, 5), (3, 9), (5, 17), (6, 18), (7, 22), (12, 39), (37, 124)]
 )
 def test_latent_frames_become_frames_by_clips_of_seventeen(latent_frames: int, frames: int) -> None:
-    assert num_frames(latent_frames) == frames
+    assert MiniMaxH3VideoVae.num_frames(latent_frames) == frames
 
 
 @pytest.mark.parametrize(
@@ -95,7 +90,7 @@ def test_frames_are_filled_up_to_whole_clips(vae: VideoVae, frames: int, latent_
 def test_a_video_leaves_the_network_clip_by_clip(network: MiniMaxH3VideoVae, latent_frames: int) -> None:
     z = latents(latent_frames, 2, 2)
     pieces = [*network.decoded_pieces(z)]
-    assert sum(piece.shape[2] for piece in pieces) == num_frames(latent_frames)
+    assert sum(piece.shape[2] for piece in pieces) == network.num_frames(latent_frames)
     assert max(piece.shape[2] for piece in pieces) <= 17
     whole = torch.cat(pieces, dim=2)
     assert torch.equal(whole, network.decode(z)) and whole.min() >= 0.0 and whole.max() <= 1.0
