@@ -59,10 +59,16 @@ class DescribedVae(NetworkValue):
 
     def memory_used_decode(self, shape: Sequence[int], dtype: torch.dtype) -> float:
         """Return the bytes that decoding latents of that shape takes in that type, besides the weights."""
+        own = getattr(self.first_stage_model, "decode_bytes", None)
+        if own is not None:
+            return float(own(tuple(shape)) * dtype.itemsize)
         return float(self._decode_bytes_per_cell() * math.prod(shape[2:]) * dtype.itemsize)
 
     def memory_used_encode(self, shape: Sequence[int], dtype: torch.dtype) -> float:
         """Return the bytes that encoding images [B, C, H, W] takes in that type, besides the weights."""
+        own = getattr(self.first_stage_model, "encode_bytes", None)
+        if own is not None:
+            return float(own(tuple(shape)) * dtype.itemsize)
         return float(self._encode_bytes_per_pixel() * math.prod(shape[2:]) * dtype.itemsize)
 
     def vae_output_dtype(self) -> torch.dtype:

@@ -353,18 +353,6 @@ class VideoVae(Vae):
         """True for a network that computes in tiles of a fixed size, which are part of its results."""
         return bool(getattr(self.first_stage_model, "tiles_itself", False))
 
-    def memory_used_decode(self, shape: Sequence[int], dtype: torch.dtype) -> float:
-        """Return the bytes that decoding latents of that shape takes in that type, besides the weights."""
-        if hasattr(self.first_stage_model, "decode_bytes"):
-            return float(self.first_stage_model.decode_bytes(tuple(shape)) * dtype.itemsize)
-        return super().memory_used_decode(shape, dtype)
-
-    def memory_used_encode(self, shape: Sequence[int], dtype: torch.dtype) -> float:
-        """Return the bytes that encoding videos [B, 3, F, H, W] takes in that type, besides the weights."""
-        if hasattr(self.first_stage_model, "encode_bytes"):
-            return float(self.first_stage_model.encode_bytes(tuple(shape)) * dtype.itemsize)
-        return super().memory_used_encode(shape, dtype)
-
     def _piece_frames(self) -> int | None:
         """Return the number of frames processed at a time while a video is decoded in pieces; None for all."""
         frames: int | None = getattr(self.first_stage_model, "frames_decoded_at_once", None)

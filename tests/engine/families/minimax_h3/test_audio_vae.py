@@ -91,9 +91,11 @@ def test_stretches_of_both_channels_are_joined_along_time(vae: AudioVae) -> None
     assert tiled.shape == (1, 2400, 2) and torch.isfinite(tiled).all()
 
 
-def test_working_memory_follows_the_samples(network: MiniMaxH3AudioVae) -> None:
+def test_working_memory_follows_the_samples(network: MiniMaxH3AudioVae, vae: AudioVae) -> None:
     assert network.decode_bytes((1, 32, 2, 400)) > network.decode_bytes((1, 32, 2, 100)) > 0
     assert network.encode_bytes((1, 2, 320000)) > network.encode_bytes((1, 2, 32000)) > 0
+    assert vae.memory_used_decode((1, 32, 2, 400), torch.float32) == 4 * network.decode_bytes((1, 32, 2, 400))
+    assert vae.memory_used_encode((1, 2, 320000), torch.float16) == 2 * network.encode_bytes((1, 2, 320000))
 
 
 def test_a_file_of_the_network_is_written_under_its_names(network: MiniMaxH3AudioVae, tmp_path: Path) -> None:
