@@ -114,13 +114,17 @@ class Vae(DescribedVae):
 
     def _encoded(self, pixels: torch.Tensor, item_bytes: int) -> torch.Tensor:
         """Encode images that take `item_bytes` of working memory each, as many at once as memory allows."""
-        dtype = self.vae_dtype
         with self.patcher.in_use(working_bytes=item_bytes) as network:
             latents = [
-                network.encode(self.process_input(part).to(self.device, dtype)).to(self.output_device).float()
+                self._encode_on_device(network, part).to(self.output_device).float()
                 for part in self._batches(pixels, item_bytes)
             ]
         return torch.cat(latents).contiguous()  # whatever the network computes in: draws like it follow its memory
+
+    def _encode_on_device(self, network: Network, pixels: torch.Tensor) -> torch.Tensor:
+        """Return the latents of images that the network takes at once."""
+        latents: torch.Tensor = network.encode(self.process_input(pixels).to(self.device, self.vae_dtype))
+        return latents
 
     @torch.no_grad()
     def decode_tiled(
@@ -188,8 +192,7 @@ class Vae(DescribedVae):
         return images
 
     def _encode_tile(self, network: Network, tile: torch.Tensor) -> torch.Tensor:
-        latents: torch.Tensor = network.encode(self.process_input(tile).to(self.device, self.vae_dtype)).float()
-        return latents
+        return self._encode_on_device(network, tile).float()
 
     def _tile_cells(self, bytes_per_cell: int) -> int:
         """Return the side of the largest tiles whose working memory fits beside the smallest part of the weights.

@@ -17,6 +17,7 @@ from darkroom.engine.diffusion.sampling_run import SamplingRun, sampling_run
 from darkroom.engine.layers.tiles import AxisScale, even_scale, run_in_tiles, stretches_in_tiles
 from darkroom.engine.media.frame_stream import FrameStream
 from darkroom.engine.models.vae import Vae
+from darkroom.engine.models.weight_handle import Network
 
 WHOLE_VIDEO = 9999  # frames; more than fit any memory
 LONG_VIDEO = 8192  # latent frames, of which the first ones hardly count
@@ -295,17 +296,13 @@ class VideoVae(Vae):
         is_of_images = getattr(self.first_stage_model, "is_of_images", False)
         return cut.unsqueeze(2) if is_of_images else cut.movedim(1, 0).unsqueeze(0)
 
-    def _encoded(self, pixels: torch.Tensor, item_bytes: int) -> torch.Tensor:
-        """Encode videos as `Vae` does; those of a network that takes them in pieces reach the device one by one."""
+    def _encode_on_device(self, network: Network, pixels: torch.Tensor) -> torch.Tensor:
+        """Return the latents of videos; those of a network that takes them in pieces reach the device one by one."""
         if not hasattr(self.first_stage_model, "encoded_from_pieces"):
-            return super()._encoded(pixels, item_bytes)
+            return super()._encode_on_device(network, pixels)
         at_once = self.first_stage_model.frames_encoded_at_once
-        with self.patcher.in_use(working_bytes=item_bytes) as network:
-            latents = [
-                network.encoded_from_pieces(self._pieces_on_device(part, at_once)).to(self.output_device).float()
-                for part in self._batches(pixels, item_bytes)
-            ]
-        return torch.cat(latents).contiguous()
+        latents: torch.Tensor = network.encoded_from_pieces(self._pieces_on_device(pixels, at_once))
+        return latents
 
     def _pieces_on_device(self, videos: torch.Tensor, at_once: int) -> Iterator[torch.Tensor]:
         """Yield the frames [B, 3, f, H, W] of videos on the device, so many at a time."""
