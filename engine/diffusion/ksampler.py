@@ -225,12 +225,17 @@ def fix_empty_latent_channels(model: SampledModel, latent_image: torch.Tensor) -
     Where the latent format says so, one of other channels is taken to have cells of 8 pixels and gets the size of the
     same image. A format whose latents have several streams adds those that an empty one lacks.
 
-    Raises ValueError for an image's latent of other channels: that of another family's VAE; and for one stream alone of
-    a latent that has several.
+    Raises ValueError for an image's latent of other channels: that of another family's VAE; for one stream alone of a
+    latent that has several; and for several streams where the model takes one.
     """
-    if streams_of(latent_image):
-        return latent_image
     latent_format = model.get_model_object("latent_format")
+    if streams_of(latent_image):
+        if not getattr(latent_format, "takes_streams", True):  # those of packs may not say
+            raise ValueError(
+                "latent_image: a latent of several streams, of which the model takes one; got a video and its audio, "
+                "expected either (LTXVSeparateAVLatent)"
+            )
+        return latent_image
     is_empty = torch.count_nonzero(latent_image) == 0
     channels = latent_format.latent_channels
     stream_channels = getattr(latent_format, "stream_channels", ())

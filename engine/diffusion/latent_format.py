@@ -16,7 +16,7 @@ class LatentFormat:
     With `resizes_empty` empty latents made for cells of 8 pixels get the size of the same image.
     `blank` is an all-grey image, for inpainting networks that are given no image.
     `stream_channels` are those of each stream of nested latents, of which the first one is the VAE's; empty for plain
-    latents. `latent_channels` is the largest of them.
+    latents. `latent_channels` is the largest of them. With `takes_streams` latents may be nested.
     """
 
     latent_channels = 4
@@ -31,6 +31,7 @@ class LatentFormat:
     taesd_decoder_name: str | None = None
     blank: tuple[float, ...] | None = None
     stream_channels: tuple[int, ...] = ()
+    takes_streams = False
 
     def process_in(self, latent: torch.Tensor) -> torch.Tensor:
         return latent * self.scale_factor

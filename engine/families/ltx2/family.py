@@ -38,6 +38,7 @@ class Ltx2LatentFormat(LtxVideoLatentFormat):
 
     latent_rgb_factors = LATENT_RGB_FACTORS
     latent_rgb_factors_bias = LATENT_RGB_BIAS
+    takes_streams = True
 
 
 DENOISER = replace(

@@ -18,6 +18,7 @@ class AudioVideoLatentFormat(MiniMaxH3LatentFormat):
 
     latent_channels = AUDIO_CHANNELS
     stream_channels = (VIDEO_CHANNELS, AUDIO_CHANNELS)
+    takes_streams = True
 
     def fix_empty_latent(self, latent: torch.Tensor) -> torch.Tensor:
         """Return an empty latent [B, C, t, h, w] of a video, with that of its audio."""

@@ -15,6 +15,7 @@ from darkroom.engine.adapters.lora import lora_patches
 from darkroom.engine.adapters.lora_names import target_name
 from darkroom.engine.diffusion.denoiser import Denoiser
 from darkroom.engine.diffusion.ksampler import fix_empty_latent_channels
+from darkroom.engine.diffusion.nested_latent import NestedLatent
 from darkroom.engine.errors import BadModelFile
 from darkroom.engine.families import registry
 from darkroom.engine.families.base import ModelFamily, NotRecognised
@@ -128,6 +129,17 @@ def test_a_latent_of_another_vae_is_refused(family: ModelFamily) -> None:
         fix_empty_latent_channels(network, torch.ones(1, channels + 1, 8, 8))
     completed = fix_empty_latent_channels(network, torch.zeros(1, channels + 1, 8, 8))
     assert completed.shape[1] == (network.model.latent_format.stream_channels or (channels,))[0]
+
+
+@every_family
+def test_a_latent_of_several_streams_is_refused_by_models_of_one(family: ModelFamily) -> None:
+    network: Any = Sampled(network_of(family))
+    latent: Any = NestedLatent([torch.zeros(1, 24, 2, 4, 4), torch.zeros(1, 32, 2, 8)])
+    if family.name in ("ltx2", "minimax_h3"):
+        assert fix_empty_latent_channels(network, latent) is latent
+        return
+    with pytest.raises(ValueError, match="latent_image: a latent of several streams, of which the model takes one"):
+        fix_empty_latent_channels(network, latent)
 
 
 @every_family
