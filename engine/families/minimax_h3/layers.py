@@ -195,10 +195,14 @@ class DitBlock(nn.Module):
         options: Options | None,
     ) -> torch.Tensor:
         """Return [B, S, D]. `times` [B, M, time_embed_dim] are those of the noise levels that stretches name."""
-        shift, scale, gate, *inner = modulators(self.adaln_proj(times).to(x.dtype), stretches)
+        tables = self.adaln_proj(times).to(x.dtype)
+        # Taken when they are needed: of tokens with levels of their own each is as large as the tokens.
+        shift, scale = modulators(tables[:, :, :, :2], stretches)
         attended = self.attn(self.adaptive_norm(x, scale, shift, self.norm1), rotation, options)
-        x, normed = self.residual_norm(x, attended, gate, inner[1], inner[0], norm=self.norm2)
-        out: torch.Tensor = self.residual(x, self.mlp(normed), inner[2])
+        gate, shift, scale = modulators(tables[:, :, :, 2:5], stretches)
+        x, normed = self.residual_norm(x, attended, gate, scale, shift, norm=self.norm2)
+        (gate,) = modulators(tables[:, :, :, 5:], stretches)
+        out: torch.Tensor = self.residual(x, self.mlp(normed), gate)
         return out
 
 
