@@ -26,14 +26,13 @@ def neighborhood_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, wi
     sizes = q.shape[1:4]
     windows = [min(wanted, size) for wanted, size in zip(window, sizes, strict=True)]
     starts = [window_starts(*pair, q.device) for pair in zip(sizes, windows, strict=True)]
-    firsts = [[int(start) for start in axis[::BLOCK]] for axis in (item.cpu() for item in starts)]
     out = torch.empty_like(q)
     blocks = [range(0, size, BLOCK) for size in sizes]
     for corner in itertools.product(*blocks):
         cells = tuple(slice(at, min(at + BLOCK, size)) for at, size in zip(corner, sizes, strict=True))
         seen = tuple(
-            slice(first[at // BLOCK], _last_start(part.stop - 1, length, size) + length)
-            for first, at, part, length, size in zip(firsts, corner, cells, windows, sizes, strict=True)
+            slice(_start(part.start, length, size), _start(part.stop - 1, length, size) + length)
+            for part, length, size in zip(cells, windows, sizes, strict=True)
         )
         mask = _mask(starts, windows, cells, seen)
         query, key, value = (
@@ -45,7 +44,8 @@ def neighborhood_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, wi
     return out
 
 
-def _last_start(cell: int, window: int, size: int) -> int:
+def _start(cell: int, window: int, size: int) -> int:
+    """Return where the window of a cell of an axis begins, as `window_starts` has it on a device."""
     return min(max(cell - window // 2, 0), size - window)
 
 
