@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 
@@ -107,6 +107,11 @@ class NestedLatent:
         return f"{type(self).__name__}({self.tensors!r})"
 
 
+def nested(streams: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return a nested latent, of the type of the tensor in whose place it is."""
+    return cast(torch.Tensor, NestedLatent(streams))
+
+
 def _advice(used: str) -> str:
     return (
         f"latent: it has several streams, such as a video and its audio; got one where {used!r} takes a single tensor, "
@@ -176,9 +181,7 @@ def packed_mask(
 def nested_callback(callback: ProgressCallback, shapes: StreamShapes) -> ProgressCallback:
     """Return a callback that is given packed latents, and gives nested ones to `callback`."""
 
-    def report(step: int, denoised: Any, x: Any, num_steps: int) -> None:
-        first, second = (NestedLatent(unpacked(latent, shapes)) for latent in (denoised, x))
-        nested: tuple[Any, Any] = (first, second)
-        callback(step, nested[0], nested[1], num_steps)
+    def report(step: int, denoised: torch.Tensor, x: torch.Tensor, num_steps: int) -> None:
+        callback(step, nested(unpacked(denoised, shapes)), nested(unpacked(x, shapes)), num_steps)
 
     return report

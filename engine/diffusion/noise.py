@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
-from darkroom.engine.diffusion.nested_latent import NestedLatent, streams_of
+from darkroom.engine.diffusion.nested_latent import nested, streams_of
 from darkroom.engine.diffusion.replacements import replaceable
 
 NoiseSampler = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (sigma, sigma_next) -> noise like x
@@ -23,8 +22,7 @@ def prepare_noise(latent_image: torch.Tensor, seed: int, noise_inds: Sequence[in
     generator = torch.manual_seed(seed)  # the global one: custom nodes' own draws depend on the seed too
     streams = streams_of(latent_image)
     if streams:
-        nested: Any = NestedLatent([_drawn(stream, generator, noise_inds) for stream in streams])
-        return nested  # type: ignore[no-any-return]  # a tensor's stand-in
+        return nested([_drawn(stream, generator, noise_inds) for stream in streams])
     return _drawn(latent_image, generator, noise_inds)
 
 
@@ -32,8 +30,7 @@ def prepare_empty_noise(latent_image: torch.Tensor) -> torch.Tensor:
     """Return zeros of the latent's shape and dtype, on the CPU; nested ones for a nested latent."""
     streams = streams_of(latent_image)
     if streams:
-        nested: Any = NestedLatent([torch.zeros_like(stream, device="cpu") for stream in streams])
-        return nested  # type: ignore[no-any-return]  # a tensor's stand-in
+        return nested([torch.zeros_like(stream, device="cpu") for stream in streams])
     return torch.zeros(latent_image.shape, dtype=latent_image.dtype, device="cpu")
 
 

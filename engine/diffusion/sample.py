@@ -22,9 +22,9 @@ from darkroom.engine.diffusion.conditions import (
 from darkroom.engine.diffusion.guidance import BATCH_MARGIN, sampling_function
 from darkroom.engine.diffusion.host_levels import brought, on_host
 from darkroom.engine.diffusion.nested_latent import (
-    NestedLatent,
     StreamShapes,
     by_stream,
+    nested,
     nested_callback,
     packed,
     packed_mask,
@@ -440,10 +440,7 @@ class Guider:
             )
         finally:
             self.stream_shapes = ()
-        if not shapes:
-            return samples
-        nested: Any = NestedLatent(unpacked(samples, shapes))
-        return nested  # type: ignore[no-any-return]  # a tensor's stand-in
+        return nested(unpacked(samples, shapes)) if shapes else samples
 
     def _prepared_mask(self, mask: torch.Tensor, shape: torch.Size) -> torch.Tensor:
         return prepare_mask(mask, shape, self.model_patcher.load_device)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from darkroom.engine.diffusion.nested_latent import NestedLatent
+from darkroom.engine.diffusion.nested_latent import nested
 from darkroom.engine.families.minimax_h3.sizes import audio_frames, frames_of
 from darkroom.engine.families.minimax_h3.vae_files import MiniMaxH3LatentFormat
 
@@ -25,5 +23,4 @@ class AudioVideoLatentFormat(MiniMaxH3LatentFormat):
         batch, _, frames, height, width = latent.shape
         video = latent.new_zeros(batch, VIDEO_CHANNELS, frames, height, width)
         audio = latent.new_zeros(batch, AUDIO_CHANNELS, SIDES, audio_frames(frames_of(frames)))
-        nested: Any = NestedLatent([video, audio])
-        return nested  # type: ignore[no-any-return]  # a tensor's stand-in
+        return nested([video, audio])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 
-from darkroom.engine.diffusion.nested_latent import NestedLatent
+from darkroom.engine.diffusion.nested_latent import nested
 from darkroom.engine.families.minimax_h3.latents import AUDIO_CHANNELS, SIDES, VIDEO_CHANNELS
 from darkroom.engine.families.minimax_h3.sizes import CELL_PX, audio_frames, latent_frames
 from darkroom.engine.images.pixels import resize_image
@@ -32,8 +32,7 @@ def empty_latent(width: int, height: int, frames: int) -> Latent:
     """Return zeros for a video of a size in pixels and a number of frames that it may have, and for its audio."""
     video = torch.zeros([1, VIDEO_CHANNELS, latent_frames(frames), height // CELL_PX, width // CELL_PX])
     audio = torch.zeros([1, AUDIO_CHANNELS, SIDES, audio_frames(frames)])
-    nested: Any = NestedLatent([video, audio])
-    return {"samples": nested}
+    return {"samples": nested([video, audio])}
 
 
 def encoded(vae: VAE, images: torch.Tensor) -> torch.Tensor:
