@@ -100,6 +100,7 @@ class CameraControlPatch:
         seen = functional.pad(seen, (0, 0, 0, 0, 0, 0, 0, SEEN_CHANNELS - seen.shape[1]))
         if self._latent is None or self._latent.shape[2:] != seen.shape[2:]:
             self._latent = self._encoded(*seen.shape[2:])
+        self._latent = self._latent.to(seen.device)
         render = self._latent.to(seen).expand(count, -1, -1, -1, -1)
         tokens, pe = network.embedded(torch.cat([seen, render], dim=1))
         return _Step(tokens, inputs["vec"][:count, 0].to(tokens), pe)

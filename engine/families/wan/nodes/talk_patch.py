@@ -27,13 +27,13 @@ class SpeakersPatch:
 
     def __call__(self, inputs: dict[str, Any]) -> torch.Tensor:
         """Leave the places of tokens between the speakers for the block's other function."""
-        masks = self._masks.to(inputs["q"].device)
-        inputs["transformer_options"][PLACES] = speaker_places(inputs["q"], inputs["k"], masks)
+        self._masks = self._masks.to(inputs["q"].device)  # once: later blocks and steps find them there
+        inputs["transformer_options"][PLACES] = speaker_places(inputs["q"], inputs["k"], self._masks)
         attended: torch.Tensor = inputs["x"]
         return attended
 
     def __deepcopy__(self, memo: object) -> SpeakersPatch:
-        """Return itself: it has no state."""
+        """Return itself: clones of a MODEL share the masks."""
         return self
 
 
@@ -87,7 +87,8 @@ class SpeechPatch:
         """Return the speech of the latent frames of a context window; all of it without one."""
         if window is None:
             return speech
-        return speech[torch.tensor(window.places, device=speech.device).clamp(max=speech.shape[0] - 1)]
+        last = speech.shape[0] - 1
+        return torch.stack([speech[min(place, last)] for place in window.places])
 
 
 def talking_run(earlier: torch.Tensor, *, goes_on: bool) -> Callable[..., Any]:
@@ -102,6 +103,8 @@ def talking_run(earlier: torch.Tensor, *, goes_on: bool) -> Callable[..., Any]:
         known = guider.model_patcher.model.process_latent_in(earlier)
 
         def with_known(apply: Any, x: torch.Tensor, *inner: Any, **more: Any) -> Any:
+            nonlocal known
+            known = known.to(x.device)  # once: later steps find it there
             given = known[:, :, : x.shape[2]].to(x).expand(x.shape[0], -1, -1, -1, -1)
             return apply(torch.cat([given, x[:, :, given.shape[2] :]], dim=2), *inner, **more)
 
