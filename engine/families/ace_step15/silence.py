@@ -51,5 +51,6 @@ EVERY: tuple[float, ...] = (
 
 def silent_latent(length: int, device: torch.device) -> torch.Tensor:
     """Return the latent [1, 64, length] of silence, float32."""
-    frames = [*START[:length], *[EVERY] * (length - len(START))]
-    return torch.tensor(frames, device=device).T[None]
+    frames = torch.tensor((*START, EVERY))
+    behind = frames[-1:].expand(max(0, length - len(START)), -1)
+    return torch.cat([frames[:-1][:length], behind]).T[None].to(device)
