@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from darkroom.engine.diffusion.host_levels import on_host
 from darkroom.engine.images.pixels import resize
 from darkroom.engine.layers.unet_layers import Options
 from darkroom.engine.models.patching.module_patcher import ModulePatcher
@@ -18,8 +19,8 @@ LEAST_MASKED = 0.5
 class LLLitePatch:
     """A `post_input` patch that embeds the image for the patches of layers (`LLLiteAttentionPatch`, `LLLiteMlpPatch`).
 
-    `image` [N, H, W, 3] of 0..1 is what the control reads, `mask` [N, H, W] is 1 where the model may paint. It works
-    at noise levels from `end` to `start`.
+    `image` [N, H, W, 3] of 0..1 is what the control reads, `mask` [N, H, W] is 1 where the model may paint. They are
+    embedded at the size of the latent, when that is first known. It works at noise levels from `end` to `start`.
     """
 
     def __init__(
@@ -35,6 +36,8 @@ class LLLitePatch:
         self.control, self.strength = control, strength
         self._image, self._mask = image, mask
         self._start, self._end = start, end
+        self._embedding: torch.Tensor | None = None  # [N, P, E]
+        self._embedded_as: tuple[torch.Size, torch.dtype, torch.device] | None = None  # of the latent's h and w
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Keep the image's embedding for a latent [B, C, 1, h, w]. Raises ValueError for a video."""
@@ -44,12 +47,16 @@ class LLLitePatch:
             return inputs
         if x.shape[2] != 1:
             raise ValueError(f"model: the control is of images; got a video of {x.shape[2]} latent frames, expected 1")
-        options["model_patch_data"][self] = self.control.model.lllite_conditioning1(self._read(x))
+        form = (x.shape[-2:], x.dtype, x.device)
+        if self._embedding is None or self._embedded_as != form:
+            self._embedding = self.control.model.lllite_conditioning1(self._read(x))
+            self._embedded_as = form
+        options["model_patch_data"][self] = self._embedding
         return inputs
 
     def _is_in_range(self, options: Options) -> bool:
         sigmas: torch.Tensor | None = options.get("sigmas")
-        return sigmas is None or self._end <= float(sigmas.max()) <= self._start
+        return sigmas is None or self._end <= float(on_host(sigmas).max()) <= self._start
 
     def _read(self, x: torch.Tensor) -> torch.Tensor:
         """Return the image as the control reads it, [N, 3 or 4, H, W] of -1..1, at the size of the latent."""
@@ -71,6 +78,8 @@ class LLLitePatch:
         return self
 
     def to(self, target: object) -> LLLitePatch:
+        """Forget the embedding on another device."""
+        self._embedding = None
         return self
 
     def models(self) -> list[ModulePatcher]:

@@ -175,7 +175,18 @@ def test_a_control_shifts_the_layers_that_its_file_names() -> None:
     options: dict[str, Any] = {"model_patch_data": {}, "block_index": 0, "sigmas": torch.tensor([0.5])}
     latent = torch.zeros(1, 16, 1, 4, 6)
     patch({"img": None, "x": latent, "transformer_options": options})
-    assert options["model_patch_data"][patch].shape == (1, 6, 10)
+    embedding = options["model_patch_data"][patch]
+    assert embedding.shape == (1, 6, 10)
+    patch({"img": None, "x": latent, "transformer_options": options})
+    assert options["model_patch_data"][patch] is embedding  # the next step reads no image again
+    for other in (latent.new_zeros(1, 16, 1, 6, 6), latent.double()):
+        network.to(other.dtype)
+        patch({"img": None, "x": other, "transformer_options": options})
+        assert options["model_patch_data"][patch].shape[1] == other.shape[-1] * other.shape[-2] // 4
+        assert options["model_patch_data"][patch].dtype == other.dtype
+    network.float()
+    patch({"img": None, "x": latent, "transformer_options": options})
+    torch.testing.assert_close(options["model_patch_data"][patch], embedding, rtol=0, atol=0)
 
     tokens = torch.randn(2, 6, 256)
     attention = LLLiteAttentionPatch(patch, {"q": "self_attn_q_proj", "k": "self_attn_k_proj"})
