@@ -75,11 +75,11 @@ class Figures:
             return self
         return replace(self, masks=self.masks[:, numbers] if numbers else None)
 
-    def unpacked(self) -> torch.Tensor:
-        """Return the masks as booleans [F, N, H, W]."""
-        assert self.masks is not None
-        bits = torch.tensor([1 << number for number in range(PIXELS_PER_BYTE)], dtype=torch.uint8)
-        return (self.masks.cpu()[..., None] & bits).bool().flatten(-2)
+
+def unpacked(masks: torch.Tensor) -> torch.Tensor:
+    """Return masks [..., H, W / 8] with the pixels by themselves, [..., H, W] of 0 and 1, float32."""
+    bits = torch.tensor([1 << number for number in range(PIXELS_PER_BYTE)], dtype=torch.uint8)
+    return (masks.cpu()[..., None] & bits).bool().flatten(-2).float()
 
 
 def figures_of(tracks: Mapping[str, Any]) -> Figures:
@@ -94,27 +94,29 @@ def ordered(figures: Figures, sort_by: str) -> Figures:
     """Return figures by their first frame, and in it from left to right or the largest first."""
     if sort_by == "none" or figures.masks is None:
         return figures
-    masks = figures.unpacked().float()
-    width = masks.shape[-1]
-    areas = masks.sum(dim=(-1, -2))  # [F, N]
-    centres = (masks * torch.arange(width, dtype=masks.dtype)).sum(dim=(-1, -2)) / areas.clamp(min=1)
-    frames = torch.arange(len(masks))[:, None]
-    firsts = torch.where(areas > 0, frames, len(masks)).amin(dim=0)
-    chosen = firsts.clamp(max=len(masks) - 1)[None]
-    keys = centres if sort_by == "left_to_right" else -areas
-    places = keys.gather(0, chosen)[0].tolist()
+    packed = figures.masks.cpu()
+    num_frames, num_figures = packed.shape[:2]
+    is_there = packed.bool().flatten(2).any(dim=2)  # [F, N]
+    firsts = torch.where(is_there, torch.arange(num_frames)[:, None], num_frames).amin(dim=0)
+    masks = unpacked(packed[firsts.clamp(max=num_frames - 1), torch.arange(num_figures)])  # [N, H, W]
+    areas = masks.sum(dim=(-1, -2))
+    centres = (masks * torch.arange(masks.shape[-1], dtype=masks.dtype)).sum(dim=(-1, -2)) / areas.clamp(min=1)
+    places = (centres if sort_by == "left_to_right" else -areas).tolist()
     return figures.chosen(sorted(range(figures.count), key=lambda number: (int(firsts[number]), places[number])))
 
 
 def coloured(figures: Figures, background: float) -> torch.Tensor:
     """Return frames [F, H, W, 3] with each figure in its colour; of figures over each other the first is there."""
     height, width = figures.size
+    frames = torch.full((figures.num_frames, height, width, 3), background)
     if figures.masks is None:
-        return torch.full((figures.num_frames, height, width, 3), background)
-    masks = functional.interpolate(figures.unpacked().float(), size=(height, width), mode="nearest") > 0.5
+        return frames
     colours = torch.tensor([COLOURS[number % len(COLOURS)] for number in range(figures.count)])
-    over = colours[masks.to(torch.uint8).argmax(dim=1)]  # [F, H, W, 3]
-    return torch.where(masks.any(dim=1)[..., None], over, torch.full((3,), background))
+    for frame, packed in zip(frames, figures.masks, strict=True):  # masks of all frames at once would not fit
+        masks = functional.interpolate(unpacked(packed)[None], size=(height, width), mode="nearest")[0] > 0.5
+        over = colours[masks.to(torch.uint8).argmax(dim=0)]  # [H, W, 3]
+        frame.copy_(torch.where(masks.any(dim=0)[..., None], over, frame))
+    return frames
 
 
 def coloured_mask(mask: torch.Tensor, background: float) -> torch.Tensor:
