@@ -359,8 +359,8 @@ class ModelFamily:
     `latent_upscalers` are networks that enlarge its latents (`LatentUpscaleModelLoader`).
     `further_vaes` are autoencoders of files of their own, beside `vae`: that of audio where videos have some.
     `takes_hypernetworks` says that there are hypernetworks for its attention,
-    `takes_fewer_encoders` says that some of the text encoders may be left out, `takes_one_encoder` that a model has one
-    of them, `num_taken_encoders` that it has so many of them; a family that takes no prompt has none.
+    `takes_fewer_encoders` says that some of the text encoders may be left out, `num_taken_encoders` is the number of
+    them that a model has where that is not all; a family that takes no prompt has none.
     `vision_prefix` is that of the image encoder in its checkpoints. `memory_usage_factor` is ComfyUI's.
     `sizes` are configurations of its denoising network by the name of the size: `full` is the published one, `small` a
     tiny one that a CPU can run. Text encoders and VAE have theirs under the same names, `vision` those of the image
@@ -395,7 +395,6 @@ class ModelFamily:
     renamed_lora: Callable[[Tensors, Any], Tensors] = _as_named
     memory_usage_factor: float = 1.0
     takes_fewer_encoders: bool = False
-    takes_one_encoder: bool = False
     num_taken_encoders: int | None = None
     takes_hypernetworks: bool = False
     lineage: tuple[str, ...] = ()

@@ -257,9 +257,8 @@ def _untyped_encoder(shapes: Shapes) -> tuple[ModelFamily, list[tuple[TextEncode
 
 def _takes(family: ModelFamily, num_encoders: int) -> bool:
     """Return True for a family whose prompts can be read by so many text encoders."""
-    if family.takes_one_encoder or family.num_taken_encoders is not None:
-        return num_encoders == (family.num_taken_encoders or 1)
-    return num_encoders == len(family.text) or (family.takes_fewer_encoders and num_encoders < len(family.text))
+    taken = family.num_taken_encoders or len(family.text)
+    return num_encoders == taken or (family.takes_fewer_encoders and num_encoders < taken)
 
 
 def _encoder_of(family: ModelFamily, shapes: Shapes) -> tuple[TextEncoder, Names] | None:

@@ -136,7 +136,7 @@ def _encoders_in(file: WeightFile, family: ModelFamily) -> list[EncoderSource]:
         if (names := registry.names_of(encoder.network, file.shapes, in_checkpoint=True)) is not None
     ]
     is_partial = bool(found) and len(found) < (family.num_taken_encoders or len(family.text))
-    if is_partial and not (family.takes_fewer_encoders or family.takes_one_encoder):
+    if is_partial and not family.takes_fewer_encoders:
         slots = ", ".join(encoder.encoding.slot for encoder, _, _ in found)
         raise NotRecognised(f"a checkpoint with only some of its text encoders ({slots})")
     other = next((name for name in file.shapes if name.startswith(TEXT_PREFIXES) and name.endswith(".weight")), None)

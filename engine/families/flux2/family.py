@@ -73,7 +73,7 @@ FAMILY = ModelFamily(
     ),
     denoiser_type=Flux2Denoiser,
     text=(MISTRAL, QWEN_4B, QWEN_8B),
-    takes_one_encoder=True,
+    num_taken_encoders=1,
     vae=AUTOENCODER,
     latent_format=Flux2LatentFormat,
     denoiser_lora_keys=lora_keys,
