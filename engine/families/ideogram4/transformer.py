@@ -18,6 +18,7 @@ from torch.nn import functional
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.norms import RmsNorm
+from darkroom.engine.layers.rotary import Turns
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.token_rotations import rotation
 from darkroom.engine.layers.transformer_layers import (
@@ -37,8 +38,6 @@ IMAGE_OFFSET = 65536  # of an image's positions
 CELLS = 4  # of the latent before packing, that are one token
 NORM_EPS, TEXT_NORM_EPS = 1e-5, 1e-6
 TIME_SCALE, MAX_PERIOD = 1e4, 1e4
-
-Turns = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)

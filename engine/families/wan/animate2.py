@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
 from darkroom.engine.families.wan.blocks import SelfAttention, WanBlock, spread
-from darkroom.engine.families.wan.config import WanConfig, wan_config
+from darkroom.engine.families.wan.config import WanConfig
 from darkroom.engine.families.wan.pose_states import OPTION, PoseSlot, PoseStates
 from darkroom.engine.families.wan.transformer import (
     Inputs,
@@ -31,7 +31,6 @@ from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.block_calls import BlockFunction
 from darkroom.engine.layers.patches import tokens_of
 from darkroom.engine.layers.rope_options import ROPE_OPTIONS
-from darkroom.engine.layers.shapes import Shapes
 from darkroom.engine.layers.unet_layers import Options
 
 MASK_CHANNELS = 4
@@ -45,11 +44,6 @@ Keep = Callable[[torch.Tensor, torch.Tensor], None]
 @dataclass(frozen=True, slots=True)
 class WanAnimate2Config(WanConfig):
     """Configuration of Animate 2, whose tensors are those of a network from images."""
-
-
-def wan_animate2_config(shapes: Shapes) -> WanAnimate2Config:
-    """Return the configuration of Animate 2 with these tensors (names without prefix)."""
-    return WanAnimate2Config(**asdict(wan_config(shapes)))
 
 
 @dataclass(slots=True)
