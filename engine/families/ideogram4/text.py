@@ -7,11 +7,9 @@ from functools import partial
 
 import torch
 
-from darkroom.engine.families.base import TokenizerParts
 from darkroom.engine.families.text.qwen3_vl import qwen3_vl, qwen3_vl_config
 from darkroom.engine.layers.qwen3_vl_vision import Qwen3VlVisionConfig
 from darkroom.engine.text.chunk_encoding import Encoded, TokenWeights
-from darkroom.engine.text.language_tokens import qwen3
 from darkroom.engine.text.qwen_encoding import QwenEncoding, TappedQwenEncoder
 from darkroom.engine.text.qwen_tokens import IMAGE_PLACEHOLDER, QwenTokenizer
 
@@ -49,19 +47,11 @@ class Ideogram4Encoder(TappedQwenEncoder):
         return Encoded(self.encode([token[0] for token in chunks[0]], layer_idx), None)
 
 
-def _tokenizer(encoder: Ideogram4Encoder, parts: TokenizerParts) -> QwenTokenizer:
-    encoding = encoder.encoding
-    return QwenTokenizer(
-        slot=encoding.slot, template=encoding.template, image_template=encoding.image_template, vocabulary=qwen3,
-        repeats_images=True,
-    )  # fmt: skip
-
-
 QWEN = qwen3_vl(
     QwenEncoding(SLOT, TEMPLATE, IMAGE_TEMPLATE, HIDDEN_SIZE),
     other_widths=OTHER_SIZES,
     encoder_type=partial(Ideogram4Encoder, layers=LAYERS),
-    tokenizer=_tokenizer,
+    tokenizer_type=partial(QwenTokenizer, repeats_images=True),
     sizes={
         "full": qwen3_vl_config(
             width=HIDDEN_SIZE, heads=32, key_heads=8, inner_width=12288,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from darkroom.engine.families.base import TokenizerParts
 from darkroom.engine.families.text.qwen3_vl import qwen3_vl, qwen3_vl_config
 from darkroom.engine.families.text.qwen25_vl import ANSWER, DESCRIBE, SYSTEM
 from darkroom.engine.layers.qwen3_vl_vision import Qwen3VlVisionConfig
-from darkroom.engine.text.language_tokens import qwen3
 from darkroom.engine.text.qwen_encoding import QwenEncoding, TappedQwenEncoder
 from darkroom.engine.text.qwen_tokens import IMAGE_PLACEHOLDER, QwenTokenizer
 
@@ -19,19 +17,11 @@ LAYERS = (2, 5, 8, 11, 14, 17, 20, 23, 26, 29, 32, 35)  # those whose inputs are
 IMAGE_TEMPLATE = "<|im_start|>user\n" + IMAGE_PLACEHOLDER + ANSWER
 
 
-def _tokenizer(encoder: TappedQwenEncoder, parts: TokenizerParts) -> QwenTokenizer:
-    encoding = encoder.encoding
-    return QwenTokenizer(
-        slot=encoding.slot, template=encoding.template, image_template=encoding.image_template,
-        vocabulary=qwen3, repeats_images=True,
-    )  # fmt: skip
-
-
 QWEN = qwen3_vl(
     QwenEncoding(SLOT, SYSTEM.format(DESCRIBE) + ANSWER, IMAGE_TEMPLATE, WIDTH, writes_text=True),
     other_widths=OTHER_WIDTHS,
     encoder_type=partial(TappedQwenEncoder, layers=LAYERS),
-    tokenizer=_tokenizer,
+    tokenizer_type=partial(QwenTokenizer, repeats_images=True),
     sizes={
         "full": qwen3_vl_config(
             width=WIDTH, heads=32, key_heads=8, inner_width=9728,

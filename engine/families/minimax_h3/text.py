@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from darkroom.engine.families.base import Shapes, TextEncoder, TokenizerParts
+from darkroom.engine.families.base import Shapes, TextEncoder
 from darkroom.engine.families.minimax_h3.conditions import TAGS
 from darkroom.engine.families.minimax_h3.layout import Source
 from darkroom.engine.families.text.qwen3_vl import qwen3_vl, qwen3_vl_config
@@ -23,7 +23,6 @@ from darkroom.engine.layers.vision_language_model import VISION_PREFIX
 from darkroom.engine.text.chunk_encoding import Encoded, TokenWeights
 from darkroom.engine.text.chunk_tokens import Chunks, TokenizerOptions, Weighted
 from darkroom.engine.text.image_places import SeenImage
-from darkroom.engine.text.language_tokens import qwen3
 from darkroom.engine.text.qwen_encoding import PAIR, QwenEncoder, QwenEncoding
 from darkroom.engine.text.qwen_tokens import PAD_TOKEN, QwenTokenizer
 
@@ -147,13 +146,6 @@ def modalities(num_tokens: int, images: Sequence[SeenImage]) -> torch.Tensor:
     return tags
 
 
-def _tokenizer(encoder: MiniMaxH3TextEncoder, parts: TokenizerParts) -> MiniMaxH3Tokenizer:
-    encoding = encoder.encoding
-    return MiniMaxH3Tokenizer(
-        slot=encoding.slot, template=encoding.template, image_template=encoding.image_template, vocabulary=qwen3
-    )
-
-
 def fits(shapes: Shapes) -> bool:
     """Return True for Qwen3-VL of as many layers as the family reads."""
     return VISION_PREFIX + VISION_MARK in shapes and LAST_LAYER in shapes and EMBEDDING in shapes
@@ -164,7 +156,7 @@ def _encoder() -> TextEncoder:
         QwenEncoding(SLOT, "{}", "{}", HIDDEN_SIZE),
         other_widths=(),
         encoder_type=MiniMaxH3TextEncoder,
-        tokenizer=_tokenizer,
+        tokenizer_type=MiniMaxH3Tokenizer,
         sizes={
             "full": qwen3_vl_config(
                 width=HIDDEN_SIZE, heads=64, key_heads=8, inner_width=25600, num_layers=NUM_LAYERS,

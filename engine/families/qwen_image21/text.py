@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
-from darkroom.engine.families.base import TokenizerParts
 from darkroom.engine.families.text.qwen3_vl import qwen3_vl, qwen3_vl_config
 from darkroom.engine.families.text.qwen25_vl import ANSWER, SYSTEM
 from darkroom.engine.layers.qwen3_vl_vision import Qwen3VlVisionConfig
 from darkroom.engine.text.chunk_encoding import NO_OPTIONS, Encoded, TokenWeights
 from darkroom.engine.text.chunk_tokens import Chunks, TokenizerOptions
-from darkroom.engine.text.language_tokens import qwen3
 from darkroom.engine.text.qwen_encoding import QwenEncoder, QwenEncoding
 from darkroom.engine.text.qwen_tokens import IMAGE_PLACEHOLDER, START_TOKEN, QwenTokenizer
 
@@ -93,18 +91,11 @@ class SplicedQwenTokenizer(QwenTokenizer):
         return chunks
 
 
-def _tokenizer(encoder: SplicedQwenEncoder, parts: TokenizerParts) -> SplicedQwenTokenizer:
-    encoding = encoder.encoding
-    return SplicedQwenTokenizer(
-        slot=encoding.slot, template=encoding.template, image_template=encoding.image_template, vocabulary=qwen3
-    )
-
-
 QWEN = qwen3_vl(
     QwenEncoding(SLOT, TEMPLATE, image_template(1), WIDTH),
     other_widths=OTHER_WIDTHS,
     encoder_type=SplicedQwenEncoder,
-    tokenizer=_tokenizer,
+    tokenizer_type=SplicedQwenTokenizer,
     sizes={
         "full": qwen3_vl_config(
             width=WIDTH, heads=32, key_heads=8, inner_width=12288,

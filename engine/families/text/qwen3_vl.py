@@ -19,7 +19,9 @@ from darkroom.engine.layers.vision_language_model import (
     VisionLanguageModelConfig,
     vision_language_model_config,
 )
-from darkroom.engine.text.qwen_encoding import QwenEncoding
+from darkroom.engine.text.language_tokens import qwen3
+from darkroom.engine.text.qwen_encoding import QwenEncoder, QwenEncoding
+from darkroom.engine.text.qwen_tokens import QwenTokenizer
 
 PUBLISHED = {"model.language_model.": "model.", "model.visual.": VISION_PREFIX}  # prefixes of published files -> ours
 NUM_LAYERS = 36
@@ -30,10 +32,13 @@ def qwen3_vl(
     *,
     other_widths: tuple[int, ...],
     encoder_type: Callable[[Any, Any], Any],
-    tokenizer: Callable[[Any, TokenizerParts], Any],
+    tokenizer_type: Callable[..., QwenTokenizer],
     sizes: Mapping[str, VisionLanguageModelConfig],
 ) -> TextEncoder:
-    """Describe the encoder of a family; models of `other_widths` are those that other networks read."""
+    """Describe the encoder of a family; models of `other_widths` are those that other networks read.
+
+    `tokenizer_type` makes the tokenizer of its prompts, from the parameters of a `QwenTokenizer`.
+    """
     slot = encoding.slot
     prefix = f"text_encoders.{slot}.transformer."
     return TextEncoder(
@@ -52,7 +57,16 @@ def qwen3_vl(
         fits=partial(fits, other_widths=other_widths),
         lora_keys=partial(lora_keys, key=slot, numbers=()),
         encoder_type=encoder_type,
-        tokenizer=tokenizer,
+        tokenizer=partial(_tokenizer, tokenizer_type=tokenizer_type),
+    )
+
+
+def _tokenizer(
+    encoder: QwenEncoder, parts: TokenizerParts, *, tokenizer_type: Callable[..., QwenTokenizer]
+) -> QwenTokenizer:
+    encoding = encoder.encoding
+    return tokenizer_type(
+        slot=encoding.slot, template=encoding.template, image_template=encoding.image_template, vocabulary=qwen3
     )
 
 
