@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from darkroom.engine.cancel import check_cancelled
 from darkroom.engine.families.ace_step15.code_writer import CodeSampling, padded_before, written_codes
 from darkroom.engine.families.ace_step15.denoiser import CODES, LYRICS
 from darkroom.engine.families.ace_step15.song_prompts import CODES_PER_SECOND, Fact, Song, prompts_of, whole_seconds
-from darkroom.engine.families.base import Shapes, TextEncoder, TokenizerParts
+from darkroom.engine.families.base import Shapes, TextEncoder
 from darkroom.engine.families.text.language_model import fits_kind, language_text_encoder
 from darkroom.engine.layers.language_model import EMBEDDING, QWEN3, LanguageModelConfig
 from darkroom.engine.text.chunk_encoding import Encoded
@@ -169,11 +169,6 @@ def _fits(shapes: Shapes, *, fits_sizes: Callable[[int, int], bool]) -> bool:
     return fits_kind(shapes, kind=QWEN3) and fits_sizes(*shapes[EMBEDDING])
 
 
-def _tokenizer(encoder: Any, parts: TokenizerParts, *, tokenizer_type: type[LanguageTokenizer]) -> LanguageTokenizer:
-    encoding: LanguageEncoding = encoder.encoding
-    return tokenizer_type(parts.find_embedding(encoding), encoding=encoding, vocabulary=qwen3)
-
-
 def _encoder(
     key: str,
     width: int,
@@ -186,11 +181,10 @@ def _encoder(
         slot=key, embedding_width=width, pad_token=PAD_TOKEN, takes_weights=False, takes_embeddings=True,
         returns_mask=False,
     )  # fmt: skip
-    described = language_text_encoder(
-        encoding, kind=QWEN3, sizes=sizes, vocabulary=qwen3, encoder_type=encoder_type,
+    return language_text_encoder(
+        encoding, kind=QWEN3, sizes=sizes, vocabulary=qwen3, encoder_type=encoder_type, tokenizer_type=tokenizer_type,
         fits=partial(_fits, fits_sizes=fits_sizes),
     )  # fmt: skip
-    return replace(described, tokenizer=partial(_tokenizer, tokenizer_type=tokenizer_type))
 
 
 def _size(layers: int, width: int, heads: int, key_heads: int, inner_width: int, tokens: int) -> LanguageModelConfig:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-from darkroom.engine.families.base import Shapes, TextEncoder, TokenizerParts
+from darkroom.engine.families.base import Shapes, TextEncoder
 from darkroom.engine.families.layouts import behind_first, saved_behind
 from darkroom.engine.families.text.language_model import fits_kind, language_text_encoder
 from darkroom.engine.layers.language_model import EMBEDDING, QUERIES, QWEN3, LanguageModelConfig
@@ -69,11 +69,6 @@ def fits(shapes: Shapes) -> bool:
     return fits_kind(shapes, kind=QWEN3) and shapes[KEYS][0] == size and shapes[QUERIES][0] == 2 * size
 
 
-def _tokenizer(encoder: Any, parts: TokenizerParts) -> AnimaTokenizer:
-    encoding: LanguageEncoding = encoder.encoding
-    return AnimaTokenizer(parts.find_embedding(encoding), encoding=encoding, vocabulary=qwen3)
-
-
 def _in_checkpoints(encoder: TextEncoder) -> TextEncoder:
     """Return the encoder as checkpoints of this family have it, whose prefix ComfyUI does not name anew."""
     names = behind_first((PREFIX,), EMBEDDING)
@@ -86,7 +81,6 @@ def _in_checkpoints(encoder: TextEncoder) -> TextEncoder:
             in_checkpoint=(names, *network.in_checkpoint),
             saved=partial(saved_behind, PREFIX),
         ),
-        tokenizer=_tokenizer,
     )
 
 
@@ -96,6 +90,7 @@ QWEN: TextEncoder = _in_checkpoints(
             slot="qwen3_06b", embedding_width=HIDDEN_SIZE, pad_token=PAD_TOKEN, takes_embeddings=True,
         ),
         kind=QWEN3, fits=fits, vocabulary=qwen3, encoder_type=AnimaEncoder,
+        tokenizer_type=AnimaTokenizer,
         sizes={
             "full": LanguageModelConfig(
                 kind=QWEN3, num_layers=28, width=HIDDEN_SIZE, heads=16, key_heads=8, inner_width=3072,

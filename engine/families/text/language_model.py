@@ -40,10 +40,11 @@ def language_text_encoder(
     fits: Callable[[Shapes], bool] | None = None,
     vocabulary: Callable[[], TextVocabulary] | None = None,
     encoder_type: Callable[[Any, Any], Any] = LanguageEncoder,
+    tokenizer_type: Callable[..., LanguageTokenizer] = LanguageTokenizer,
 ) -> TextEncoder:
     """Describe a language model of a family whose checkpoints have it behind `text_encoders.`.
 
-    `vocabulary` makes its tokenizer; None is for models whose files hold it.
+    `vocabulary` makes its tokenizer's vocabulary; None is for models whose files hold it.
     """
     prefix = f"text_encoders.{encoding.key}.transformer."
     prefixes = (prefix, f"{encoding.key}.transformer.", "transformer.", "")
@@ -60,7 +61,7 @@ def language_text_encoder(
         fits=fits or partial(fits_kind, kind=kind),
         lora_keys=partial(lora_keys, key=encoding.key, numbers=()),
         encoder_type=encoder_type,
-        tokenizer=partial(_tokenizer, vocabulary=vocabulary),
+        tokenizer=partial(_tokenizer, vocabulary=vocabulary, tokenizer_type=tokenizer_type),
         vocabulary=_of_files() if vocabulary is None else None,
     )
 
@@ -73,8 +74,12 @@ def _of_files() -> Vocabulary:
 
 
 def _tokenizer(
-    encoder: Any, parts: TokenizerParts, *, vocabulary: Callable[[], TextVocabulary] | None
+    encoder: Any,
+    parts: TokenizerParts,
+    *,
+    vocabulary: Callable[[], TextVocabulary] | None,
+    tokenizer_type: Callable[..., LanguageTokenizer],
 ) -> LanguageTokenizer:
     encoding: LanguageEncoding = encoder.encoding
     own = partial(sentence_pieces.sentence_pieces, encoder.vocabulary) if vocabulary is None else vocabulary
-    return LanguageTokenizer(parts.find_embedding(encoding), encoding=encoding, vocabulary=own)
+    return tokenizer_type(parts.find_embedding(encoding), encoding=encoding, vocabulary=own)
