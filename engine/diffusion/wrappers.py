@@ -96,6 +96,30 @@ def copy_options(options: Options) -> OptionDict:
     return copied
 
 
+def with_option_for_run(name: str, make: Callable[[Callable[[], float]], object]) -> Callable[..., object]:
+    """Return an `OUTER_SAMPLE` wrapper by which the transformer options have an object while the run lasts.
+
+    `make` makes it for each run, of a function that returns the bytes that are free on the model's device; None is for
+    a run without one. Conditions with hooks are left alone: those change the weights from step to step.
+    """
+
+    def run(executor: Any, *args: object, **kwargs: object) -> object:
+        guider = executor.class_obj
+        has_hooks = any(condition.get("hooks") is not None for side in guider.conds.values() for condition in side)
+        made = None if has_hooks else make(guider.model_patcher.free_bytes)
+        if made is None:
+            return executor(*args, **kwargs)
+        options = guider.model_options
+        guider.model_options = copy_options(options)
+        guider.model_options["transformer_options"][name] = made
+        try:
+            return executor(*args, **kwargs)
+        finally:
+            guider.model_options = options
+
+    return run
+
+
 def merge_options(first: Options, second: Options) -> OptionDict:
     """Merge nested options: dictionaries merge, lists join (first's entries first), other values are second's."""
     merged = copy_options(first)

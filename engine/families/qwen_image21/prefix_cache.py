@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
-from darkroom.engine.diffusion.wrappers import copy_options
+from darkroom.engine.diffusion.wrappers import with_option_for_run
 from darkroom.engine.families.qwen_image21.prefix_states import OPTION, PrefixStates, Storage
 
 Place = Literal["auto", "gpu", "cpu", "off"]
@@ -35,24 +35,10 @@ class Placement:
         return None
 
 
-def keeping_run(place: Place, storage: Storage, ram_bytes: Callable[[], float]) -> Callable[..., Any]:
-    """Return a wrapper of a sampling run that keeps prefixes while it lasts.
+def keeping_run(place: Place, storage: Storage, ram_bytes: Callable[[], float]) -> Callable[..., object]:
+    """Return a wrapper of a sampling run that keeps prefixes while it lasts."""
 
-    Conditions with hooks are left alone: those change the weights from step to step.
-    """
+    def made(device_bytes: Callable[[], float]) -> PrefixStates | None:
+        return None if place == "off" else PrefixStates(Placement(place, device_bytes, ram_bytes), storage)
 
-    def run(executor: Any, *args: Any, **kwargs: Any) -> Any:
-        guider = executor.class_obj
-        sides = guider.conds.values()
-        if place == "off" or any(condition.get("hooks") is not None for side in sides for condition in side):
-            return executor(*args, **kwargs)
-        options = guider.model_options
-        guider.model_options = copy_options(options)
-        placement = Placement(place, guider.model_patcher.free_bytes, ram_bytes)
-        guider.model_options["transformer_options"][OPTION] = PrefixStates(placement, storage)
-        try:
-            return executor(*args, **kwargs)
-        finally:
-            guider.model_options = options
-
-    return run
+    return with_option_for_run(OPTION, made)

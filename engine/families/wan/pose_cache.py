@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
-from darkroom.engine.diffusion.wrappers import copy_options
+from darkroom.engine.diffusion.wrappers import with_option_for_run
 from darkroom.engine.families.wan.pose_states import OPTION, PoseStates, Storage
 
 Place = Literal["cpu", "gpu"]
@@ -31,22 +31,7 @@ class Placement:
 
 
 def keeping_poses(place: Place, storage: Storage, ram_bytes: Callable[[], float]) -> Callable[..., object]:
-    """Return a wrapper of a sampling run that keeps videos of poses while it lasts.
-
-    Conditions with hooks are left alone: those change the weights from step to step.
-    """
-
-    def run(executor: Any, *args: Any, **kwargs: Any) -> Any:
-        guider = executor.class_obj
-        if any(condition.get("hooks") is not None for side in guider.conds.values() for condition in side):
-            return executor(*args, **kwargs)
-        options = guider.model_options
-        guider.model_options = copy_options(options)
-        placement = Placement(place, guider.model_patcher.free_bytes, ram_bytes)
-        guider.model_options["transformer_options"][OPTION] = PoseStates(placement, storage)
-        try:
-            return executor(*args, **kwargs)
-        finally:
-            guider.model_options = options
-
-    return run
+    """Return a wrapper of a sampling run that keeps videos of poses while it lasts."""
+    return with_option_for_run(
+        OPTION, lambda device_bytes: PoseStates(Placement(place, device_bytes, ram_bytes), storage)
+    )
