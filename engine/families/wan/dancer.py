@@ -18,13 +18,7 @@ from torch.nn import functional
 from darkroom.engine.families.base import Layout, Shapes
 from darkroom.engine.families.wan.blocks import Attention, Float32Conv3d, ImageProjection, WanHead
 from darkroom.engine.families.wan.config import NORM_EPS, WanConfig, wan_config
-from darkroom.engine.families.wan.transformer import (
-    Inputs,
-    VideoTokens,
-    WanTransformer,
-    rotations_at,
-    video_places,
-)
+from darkroom.engine.families.wan.transformer import Inputs, VideoTokens, WanTransformer
 from darkroom.engine.formats.weight_file import Item, Names, Part
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Linear
@@ -157,13 +151,14 @@ class DancerTransformer(WanTransformer):
         return self.head_global if _are_key_frames(inputs) else self.head
 
     def tokens_of(self, x: torch.Tensor, timesteps: torch.Tensor, inputs: Inputs) -> VideoTokens:
-        tokens = super().tokens_of(x, timesteps, {**inputs, "context_latents": None})
-        frames, rows, columns = tokens.grid
-        places = video_places(frames, rows, columns, device=x.device, options=inputs)
+        return super().tokens_of(x, timesteps, {**inputs, "context_latents": None})
+
+    def places_of(self, grid: tuple[int, int, int], device: torch.device, inputs: Inputs) -> torch.Tensor:
+        places = super().places_of(grid, device, inputs)
         if _are_key_frames(inputs):
-            places[..., 0] = _key_places(frames, inputs).to(x.device).repeat_interleave(rows * columns)
-        tokens.pe = rotations_at(places)
-        return tokens
+            frames, rows, columns = grid
+            places[..., 0] = _key_places(frames, device, inputs).repeat_interleave(rows * columns)
+        return places
 
     def read(
         self, context: torch.Tensor, clip_fea: torch.Tensor | None, inputs: Inputs
@@ -202,11 +197,11 @@ def _are_key_frames(inputs: Inputs) -> bool:
     return int(inputs.get("fps", FULL_HZ) + 0.5) != FULL_HZ
 
 
-def _key_places(frames: int, inputs: Inputs) -> torch.Tensor:
+def _key_places(frames: int, device: torch.device, inputs: Inputs) -> torch.Tensor:
     """Return the places [F] of key frames, in frames of 30 a second; the last one ends where its time does."""
     apart = FULL_HZ / inputs["fps"]
     options: Mapping[str, float] = inputs.get(ROPE_OPTIONS) or {}
     first = options.get("shift_t", 0.0)
-    places: torch.Tensor = torch.arange(frames, dtype=torch.float32) * apart + first
+    places: torch.Tensor = torch.arange(frames, dtype=torch.float32, device=device) * apart + first
     places[-1] = first + int(apart * frames + 0.5) - 1
     return places

@@ -191,8 +191,7 @@ class WanTransformer(nn.Module):
         if self.ref_conv is not None and reference is not None:
             img.insert(0, self.ref_conv(reference).flatten(2).transpose(1, 2))
             before = 1
-        places = video_places(frames + before, rows, columns, device=x.device, options=inputs)
-        pe = [rotations_at(places)]
+        pe = [rotations_at(self.places_of((frames + before, rows, columns), x.device, inputs))]
         others: Sequence[torch.Tensor] = inputs.get("context_latents") or ()
         for number, other in enumerate(others, start=1):
             patches: torch.Tensor = self.patch_embedding(patched(other))
@@ -202,6 +201,10 @@ class WanTransformer(nn.Module):
         first = before * img[0].shape[1]
         levels = timesteps.view(x.shape[0], -1)
         return VideoTokens(torch.cat(img, dim=1), levels, torch.cat(pe, dim=1), (frames, rows, columns), first=first)
+
+    def places_of(self, grid: tuple[int, int, int], device: torch.device, inputs: Inputs) -> torch.Tensor:
+        """Return the places [1, T, 3] of patches of a video of frames, rows and columns."""
+        return video_places(*grid, device=device, options=inputs)
 
     def read(
         self, context: torch.Tensor, clip_fea: torch.Tensor | None, inputs: Inputs
