@@ -12,9 +12,10 @@ PATCH = 2  # cells a side, of most transformers
 
 
 def pad_to_patches(x: torch.Tensor, patch_size: int) -> torch.Tensor:
-    """Pad a latent [B, C, h, w] to whole patches by wrapping around."""
-    below, right = (-x.shape[-2] % patch_size, -x.shape[-1] % patch_size)
-    return functional.pad(x, (0, right, 0, below), mode="circular") if below or right else x
+    """Pad a latent [B, C, h, w], or each frame of a video [B, C, F, h, w], to whole patches by wrapping around."""
+    below, right = (-side % patch_size for side in x.shape[-2:])
+    sides = (0, right, 0, below, *(0, 0) * (x.ndim - 4))
+    return functional.pad(x, sides, mode="circular") if below or right else x
 
 
 def patches_of(latent: torch.Tensor) -> torch.Tensor:

@@ -137,12 +137,6 @@ def cosmos_heads() -> RotaryHeads:
     return RotaryHeads(RotaryLayout.HALVES, token_dim=1, is_float32=True)
 
 
-def padded(x: torch.Tensor) -> torch.Tensor:
-    """Return a video [B, C, F, h, w] of whole patches: its sides are continued from the other ends."""
-    planes = pad_to_patches(x.flatten(1, 2), PATCH)
-    return planes.reshape(*x.shape[:3], *planes.shape[2:])
-
-
 def patched(x: torch.Tensor) -> torch.Tensor:
     """Return the patches [B, F, h/2, w/2, 4 (C + 1)] of a video, with the mask of its padding, of which there is none.
 
@@ -367,7 +361,7 @@ class CosmosPredict2Transformer(nn.Module):
         the blocks, `attn1_patch` and `attn2_patch` of an attention's inputs, `mlp_patch` of a feed-forward layer's.
         """
         height, width = x.shape[3:]
-        x = padded(x)
+        x = pad_to_patches(x, PATCH)
         options: CallOptions = {} if transformer_options is None else transformer_options
         patches: torch.Tensor = self.x_embedder["proj"]["1"](patched(x))  # type: ignore[index]
         if options.get("patches", {}).get("post_input"):

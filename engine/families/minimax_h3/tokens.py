@@ -8,15 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch.nn import functional
 
 from darkroom.engine.families.minimax_h3.layout import AUDIO_CHANNELS, CELLS
-
-
-def padded(video: torch.Tensor) -> torch.Tensor:
-    """Return a video [B, C, t, h, w] with whole tokens, by wrapping around."""
-    below, right = (-side % CELLS for side in video.shape[-2:])
-    return functional.pad(video, (0, right, 0, below, 0, 0), mode="circular") if below or right else video
 
 
 def video_tokens(video: torch.Tensor) -> torch.Tensor:

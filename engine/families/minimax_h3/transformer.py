@@ -29,8 +29,9 @@ from darkroom.engine.families.minimax_h3.layers import (
 from darkroom.engine.families.minimax_h3.layout import CELLS, Source, Stretch, from_flat
 from darkroom.engine.families.minimax_h3.noise_levels import AUDIO_TIME, VIDEO_TIME, NoiseLevels, levels_of
 from darkroom.engine.families.minimax_h3.sampling import shifted_again
-from darkroom.engine.families.minimax_h3.tokens import audio_of, audio_tokens, padded, video_of, video_tokens
+from darkroom.engine.families.minimax_h3.tokens import audio_of, audio_tokens, video_of, video_tokens
 from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.patches import pad_to_patches
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.unet_layers import Options
 
@@ -175,7 +176,7 @@ class MiniMaxH3Transformer(nn.Module):
         times: NoiseLevels,
     ) -> list[torch.Tensor]:
         """Return the velocities of the video and of the audio: their noise less what is clean."""
-        whole = padded(video)
+        whole = pad_to_patches(video, CELLS)
         tokens = {Source.VIDEO: video_tokens(whole.float()), Source.AUDIO: audio_tokens(audio.float())}
         tokens = {
             source: own if shown is None else torch.cat([shown.to(own), own], dim=1)

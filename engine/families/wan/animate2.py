@@ -23,13 +23,12 @@ from darkroom.engine.families.wan.transformer import (
     Inputs,
     VideoTokens,
     WanTransformer,
-    patched,
     rotations_at,
     video_places,
 )
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.block_calls import BlockFunction
-from darkroom.engine.layers.patches import tokens_of
+from darkroom.engine.layers.patches import PATCH, pad_to_patches, tokens_of
 from darkroom.engine.layers.rope_options import ROPE_OPTIONS
 from darkroom.engine.layers.unet_layers import Options
 
@@ -167,7 +166,7 @@ class WanAnimate2Transformer(WanTransformer):
 
     def _begin(self, branch: PoseBranch, latents: torch.Tensor, inputs: Inputs) -> None:
         """Set the tokens of poses that enter the first block, and their text."""
-        whole = patched(latents)
+        whole = pad_to_patches(latents, PATCH)
         known = torch.ones_like(whole[:, :MASK_CHANNELS])
         branch.tokens = tokens_of(self.patch_embedding(torch.cat([whole, known, whole], dim=1)))
         text, seen = inputs.get("context_pose"), inputs.get("clip_fea_pose")

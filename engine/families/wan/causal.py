@@ -14,9 +14,9 @@ import torch
 
 from darkroom.engine.families.wan.blocks import SelfAttention, WanBlock
 from darkroom.engine.families.wan.config import WanConfig
-from darkroom.engine.families.wan.transformer import WanTransformer, patched, rotations_at, video_places
+from darkroom.engine.families.wan.transformer import WanTransformer, rotations_at, video_places
 from darkroom.engine.layers.attention import optimized_attention
-from darkroom.engine.layers.patches import tokens_of
+from darkroom.engine.layers.patches import PATCH, pad_to_patches, tokens_of
 from darkroom.engine.layers.unet_layers import Options
 
 STATE = "ar_state"
@@ -95,7 +95,7 @@ class WanCausalTransformer(WanTransformer):
         if any(options.get("cond_or_uncond", ())):
             raise ValueError("cfg: videos that are drawn frame after frame have no second condition; expected 1")
         frames, height, width = x.shape[2:]
-        cells = self.embedded(patched(x), given)
+        cells = self.embedded(pad_to_patches(x, PATCH), given)
         grid = (frames, *cells.shape[3:])
         time, vec = self.modulations(timesteps[:, None].expand(-1, frames), x.dtype)
         pe = rotations_at(video_places(*grid, device=x.device, first_frame=state.first_frame))

@@ -19,11 +19,10 @@ from darkroom.engine.families.wan.transformer import (
     Inputs,
     VideoTokens,
     WanTransformer,
-    patched,
     rotations_at,
     video_places,
 )
-from darkroom.engine.layers.patches import tokens_of
+from darkroom.engine.layers.patches import PATCH, pad_to_patches, tokens_of
 from darkroom.engine.layers.rope_options import ROPE_OPTIONS
 from darkroom.engine.layers.shapes import Shapes
 
@@ -64,13 +63,13 @@ class ScailTransformer(WanTransformer):
     def tokens_of(self, x: torch.Tensor, timesteps: torch.Tensor, inputs: Inputs) -> VideoTokens:
         reference: torch.Tensor | None = inputs.get("reference_latent")
         before = 0 if reference is None else reference.shape[2]
-        whole = x if reference is None else torch.cat([patched(reference), x], dim=2)
+        whole = x if reference is None else torch.cat([pad_to_patches(reference, PATCH), x], dim=2)
         cells = self._coloured(self.patch_embedding(whole), inputs.get("ref_mask_latents"))
         frames, rows, columns = cells.shape[2:]
         img, places = [tokens_of(cells)], self._places((frames, rows, columns), before, x.device, inputs)
         poses: torch.Tensor | None = inputs.get("pose_latents")
         if poses is not None:
-            small = patched(poses)
+            small = pad_to_patches(poses, PATCH)
             img.append(tokens_of(self._coloured(self.patch_embedding_pose(small), inputs.get("sam_latents"))))
             places.append(_pose_places(small, self._first(before, inputs), inputs))
         pe = rotations_at(torch.cat(places, dim=1))
@@ -80,7 +79,7 @@ class ScailTransformer(WanTransformer):
 
     def _coloured(self, cells: torch.Tensor, colours: torch.Tensor | None) -> torch.Tensor:
         """Return patches [B, D, F, rows, columns] with the colours of figures added."""
-        return cells if colours is None else cells + self.patch_embedding_mask(patched(colours))
+        return cells if colours is None else cells + self.patch_embedding_mask(pad_to_patches(colours, PATCH))
 
     def _places(
         self, grid: tuple[int, int, int], before: int, device: torch.device, inputs: Inputs

@@ -21,13 +21,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from darkroom.engine.families.wan.blocks import Float32Conv3d, ImageProjection, WanBlock, WanHead
 from darkroom.engine.families.wan.config import AXES, HEAD_WIDTH, NUM_MODULATIONS, TIME_WIDTH, WanConfig
 from darkroom.engine.layers.basic import Conv2d, Linear
 from darkroom.engine.layers.block_calls import BlockFunction
-from darkroom.engine.layers.patches import PATCH, tokens_of
+from darkroom.engine.layers.patches import PATCH, pad_to_patches, tokens_of
 from darkroom.engine.layers.rope_options import ROPE_OPTIONS, axis_positions
 from darkroom.engine.layers.rotary import rotations
 from darkroom.engine.layers.sinusoids import sinusoids_of_powers
@@ -67,12 +66,6 @@ def turned_by(pe: torch.Tensor, number: int) -> torch.Tensor:
     """Return rotations [1, T, 1, 64, 2, 2] with those of a video's number in all channels behind them."""
     place = torch.full([1, 1, 1], float(number), device=pe.device)
     return pe @ rotations(place, (HEAD_WIDTH,)).transpose(1, 2)
-
-
-def patched(x: torch.Tensor) -> torch.Tensor:
-    """Return a video [B, C, F, h, w] with rows and columns wrapped around to whole patches."""
-    height, width = x.shape[-2:]
-    return functional.pad(x, (0, -width % PATCH, 0, -height % PATCH, 0, 0), mode="circular")
 
 
 @dataclass(slots=True)
@@ -145,9 +138,9 @@ class WanTransformer(nn.Module):
     ) -> torch.Tensor:
         options: dict[str, Any] = {} if transformer_options is None else {**transformer_options}
         frames, height, width = x.shape[2:]
-        padded = patched(x)
+        padded = pad_to_patches(x, PATCH)
         if time_dim_concat is not None:
-            padded = torch.cat([padded, patched(time_dim_concat)], dim=2)
+            padded = torch.cat([padded, pad_to_patches(time_dim_concat, PATCH)], dim=2)
         inputs |= {ROPE_OPTIONS: options.get(ROPE_OPTIONS), "context": context, "clip_fea": clip_fea}
         inputs[CELLS] = (height, width)
         tokens = self.tokens_of(padded, timesteps, inputs)
@@ -194,7 +187,7 @@ class WanTransformer(nn.Module):
         pe = [rotations_at(self.places_of((frames + before, rows, columns), x.device, inputs))]
         others: Sequence[torch.Tensor] = inputs.get("context_latents") or ()
         for number, other in enumerate(others, start=1):
-            patches: torch.Tensor = self.patch_embedding(patched(other))
+            patches: torch.Tensor = self.patch_embedding(pad_to_patches(other, PATCH))
             img.append(tokens_of(patches))
             own = rotations_at(video_places(*patches.shape[2:], device=x.device, options=inputs))
             pe.append(turned_by(own, number))

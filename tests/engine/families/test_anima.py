@@ -1,4 +1,4 @@
-"""Anima: both tokenizers of its prompts, the text adapter, sizes that are no whole patches, and its LLLite controls."""
+"""Anima: both tokenizers of its prompts, the text adapter, and its LLLite controls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from darkroom.engine.families.anima.text import AnimaTokenizer
 from darkroom.engine.families.anima.text_adapter import TextAdapter, TextAdapterConfig
 from darkroom.engine.families.anima.transformer import AnimaTransformer, anima_config
 from darkroom.engine.families.base import NotRecognised, TensorIndex
-from darkroom.engine.families.cosmos_predict2.transformer import padded, takes_positions
+from darkroom.engine.families.cosmos_predict2.transformer import takes_positions
 from darkroom.engine.formats.safetensors_file import write_safetensors
 from darkroom.engine.formats.unfilled import unfilled
 from darkroom.engine.models.kinds.lllite_patch import LLLiteAttentionPatch, LLLiteMlpPatch, LLLitePatch
@@ -105,14 +105,6 @@ def test_text_of_other_encoders_is_refused(states: int, tokens: list[int] | None
         condition["t5xxl_ids"] = torch.tensor(tokens)
     with pytest.raises(ValueError, match=message):
         denoiser.check_text(condition)
-
-
-def test_sides_of_half_patches_are_continued_from_the_other_ends() -> None:
-    x = torch.arange(15.0).view(1, 1, 1, 3, 5)
-    whole = padded(x)
-    assert whole.shape == (1, 1, 1, 4, 6)
-    assert torch.equal(whole[..., :3, :5], x)
-    assert torch.equal(whole[..., 3, :5], x[..., 0, :]) and torch.equal(whole[..., :3, 5], x[..., 0])
 
 
 def test_shapes_and_metadata_tell_a_control() -> None:
