@@ -27,6 +27,7 @@ from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Negative, Positive, Start
+from darkroom.engine.nodes.library.free_memory import check_fits
 from darkroom.engine.nodes.markers import Optional, Out, Socket
 from darkroom.engine.nodes.sockets import AUDIO, AUDIO_ENCODER_OUTPUT, CONDITIONING, IMAGE, MASK, STRING, VAE
 from darkroom.engine.nodes.widgets import Float, Int
@@ -126,13 +127,9 @@ def wan_dancer_video(
 
 def _check_room(context: NodeContext, images: torch.Tensor, length: int, num_parts: int) -> None:
     """Raise ValueError for parts whose frames and masks do not fit into the memory that is free."""
-    needed = images.shape[1] * images.shape[2] * (images.shape[3] + 1) * images.element_size() * length * num_parts
-    free = context.files.free_bytes()
-    if needed > free:
-        raise ValueError(
-            f"segment_length: too many frames for the memory; got {num_parts} parts of {length}, which need "
-            f"{needed / 2**30:.1f} GiB, expected at most {free / 2**30:.1f} GiB"
-        )
+    _, height, width, channels = images.shape
+    frame_bytes = height * width * (channels + 1) * images.element_size()
+    check_fits(context, "segment_length", num_parts * length * frame_bytes)
 
 
 def _num_between(interval: float, end: int) -> int:

@@ -15,6 +15,7 @@ from darkroom.engine.families.wan.nodes.track_drawing import drawn_on, num_point
 from darkroom.engine.families.wan.nodes.tracks import tracks_of, visibility_of
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.library.free_memory import check_fits
 from darkroom.engine.nodes.markers import Optional, Out, Socket
 from darkroom.engine.nodes.sockets import IMAGE, INT, MASK
 from darkroom.engine.nodes.widgets import Combo, Flag, Float, Int, Text
@@ -22,6 +23,7 @@ from darkroom.engine.nodes.widgets import Combo, Flag, Float, Int, Text
 MODULE = "comfy_extras.nodes_wanmove"
 CATEGORY = "model/conditioning/wan/move"
 MOST_DRAWN = 50_000_000  # points of all lines of a video
+COPIES = 3  # of a video's frames while tracks are drawn on them
 
 Tracks = Annotated[Mapping[str, Any], Socket("TRACKS")]
 GivenTracks = Annotated[Mapping[str, Any] | None, Socket("TRACKS"), Optional()]
@@ -155,19 +157,24 @@ def wan_move_visualize_tracks(
     opacity: Share = 0.75,
     line_width: Annotated[int, Int(min=1, max=128)] = 16,
 ) -> IMAGE:
-    """Draw points and where they were in the frames before. Raises ValueError for lines of too many points in all."""
+    """Draw points and where they were in the frames before.
+
+    Raises ValueError for lines of too many points in all, and for frames that would not fit the memory.
+    """
     if tracks is None:
         return images
     path, visible = tracks["track_path"], visibility_of(tracks)
+    check_fits(context, "tracks", path.shape[0] * images[:1].nbytes * COPIES)
     frames = images
     if images.shape[0] != path.shape[0]:
         frames = images.repeat(path.shape[0] // images.shape[0], 1, 1, 1)
     if not frames.shape[0] or frames.shape[0] > path.shape[0]:
         raise ValueError(f"images: more frames than the tracks have; got {images.shape[0]}, expected {path.shape[0]}")
-    drawn = num_points(path.long(), line_resolution)
+    points = path.long()
+    drawn = num_points(points, line_resolution)
     if drawn > MOST_DRAWN:
         raise ValueError(f"tracks: too many points to draw; got {drawn}, expected at most {MOST_DRAWN}")
-    return drawn_on(frames, path.long(), visible, line_resolution, circle_size, opacity, line_width)
+    return drawn_on(frames, points, visible, line_resolution, circle_size, opacity, line_width)
 
 
 NODES = (

@@ -21,9 +21,7 @@ Point = tuple[int, int]
 
 def num_points(path: torch.Tensor, earlier: int) -> int:
     """Return an upper bound of the points of all lines of tracks [F, N, 2] that go back `earlier` frames."""
-    steps = (path[1:] - path[:-1]).double().norm(dim=-1).sum(dim=1) + path.shape[
-        1
-    ]  # of all points, from frame to frame
+    steps = (path[1:] - path[:-1]).double().norm(dim=-1).sum(dim=1) + path.shape[1]  # of all, from frame to frame
     return int(steps.sum()) * min(earlier, path.shape[0])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from darkroom.engine.families.wan.infinite_talk import speaker_places, speech_windows
 from darkroom.engine.families.wan.nodes.bernini import within
-from darkroom.engine.families.wan.nodes.dancer import key_places
+from darkroom.engine.families.wan.nodes.dancer import key_places, wan_dancer_pad_keyframes_list
 from darkroom.engine.families.wan.nodes.figure_colours import (
     COLOURS,
     colour_channels,
@@ -20,11 +21,12 @@ from darkroom.engine.families.wan.nodes.figure_colours import (
     ordered,
 )
 from darkroom.engine.families.wan.nodes.infinite_talk import one_after_the_other, steps_of
-from darkroom.engine.families.wan.nodes.move_tracks import timed
+from darkroom.engine.families.wan.nodes.move_tracks import timed, wan_move_visualize_tracks
 from darkroom.engine.families.wan.nodes.scail import within_share
 from darkroom.engine.families.wan.nodes.talk_patch import GRID, PLACES, SpeechPatch, talking_run
 from darkroom.engine.families.wan.nodes.track_drawing import drawn_on, num_points
 from darkroom.engine.families.wan.nodes.tracks import carried_along, visibility_of
+from tests.engine.nodes.small_store import node_context, small_store
 
 
 def packed(masks: torch.Tensor) -> torch.Tensor:
@@ -237,3 +239,18 @@ def test_known_frames_are_in_each_step_and_in_the_result() -> None:
 ])  # fmt: skip
 def test_other_videos_keep_their_aspect_ratio(size: tuple[int, int], longest: int, found: tuple[int, int]) -> None:
     assert within(torch.zeros(1, *size, 3), longest).shape == (1, *found, 3)
+
+
+def test_frames_that_memory_does_not_hold_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = node_context(small_store(tmp_path), tmp_path)
+    monkeypatch.setattr(context.files, "free_bytes", lambda: 4 * 8 * 3 * 4 * 3 * 10 - 1)
+    tracks = {"track_path": torch.zeros(10, 1, 2)}
+    with pytest.raises(ValueError, match="tracks: too large for the free memory"):
+        wan_move_visualize_tracks(context, images=torch.zeros(1, 4, 8, 3), tracks=tracks)
+    shorter = {"track_path": torch.zeros(9, 1, 2)}
+    assert wan_move_visualize_tracks(context, images=torch.zeros(1, 4, 8, 3), tracks=shorter).shape == (9, 4, 8, 3)
+    audio: Any = {"waveform": torch.zeros(1, 1, 100), "sample_rate": 100}
+    with pytest.raises(ValueError, match="segment_length: too large for the free memory"):
+        wan_dancer_pad_keyframes_list(
+            context, images=torch.zeros(1, 4, 8, 3), segment_length=12, num_segments=2, audio=audio
+        )
