@@ -10,10 +10,13 @@ import torch
 
 from darkroom.engine.diffusion.conditions import BatchedInput
 
+WINDOW = "context_window"
+"""Transformer option with the `LatentWindow` of an evaluation of one."""
+
 
 @dataclass(frozen=True, slots=True)
 class LatentWindow:
-    """A window of a latent, as networks and packs find it in the transformer options under `context_window`.
+    """A window of a latent, as networks and packs find it in the transformer options.
 
     `causal_anchor_index` is the place before the window that is evaluated with it, None for a window that has none.
     `further_places` are those of the further streams of a latent, at the same times.

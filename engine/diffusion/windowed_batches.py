@@ -22,7 +22,7 @@ from darkroom.engine.diffusion.context_windows import (
     shuffled_noise,
 )
 from darkroom.engine.diffusion.host_levels import on_host
-from darkroom.engine.diffusion.latent_window import LatentWindow, cut_input
+from darkroom.engine.diffusion.latent_window import WINDOW, LatentWindow, cut_input
 from darkroom.engine.diffusion.nested_latent import StreamShapes, packed, shapes_of
 from darkroom.engine.diffusion.options import Network, OptionDict
 from darkroom.engine.diffusion.windowed_streams import (
@@ -163,7 +163,7 @@ class ContextWindows:
         shapes = shapes_of(parts) if len(parts) > 1 else ()
         part_sigma = window.get_tensor(sigma) if self.dim == 0 else sigma
         part_conds = [self._cut_conditions(model, side, window, shapes) for side in conds]
-        inner = {**model_options["transformer_options"], "context_window": window}
+        inner = {**model_options["transformer_options"], WINDOW: window}
         part = packed(parts) if shapes else parts[0]
         found = evaluate(model, part_conds, part, part_sigma, {**model_options, "transformer_options": inner})
         sides = [streams_in(side, shapes) for side in found]

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from darkroom.engine.diffusion.latent_window import WINDOW
 from darkroom.engine.families.wan.blocks import SelfAttention, WanBlock, spread
 from darkroom.engine.families.wan.config import WanConfig
 from darkroom.engine.families.wan.pose_states import OPTION, PoseSlot, PoseStates
@@ -33,7 +34,6 @@ from darkroom.engine.layers.rope_options import ROPE_OPTIONS
 from darkroom.engine.layers.unet_layers import Options
 
 MASK_CHANNELS = 4
-WINDOW = "context_window"  # the option that an evaluation of a context window has
 POSE_TIME = 1.0  # of 1000, of the video whose poses are taken
 
 KeysValues = tuple[torch.Tensor, torch.Tensor]  # [B, T, H, 128] and [B, T, D]

@@ -17,9 +17,9 @@ OPTION = "animate2_cache"
 """Transformer option with the `PoseStates` of a sampling run."""
 
 LARGEST_ROTATION, SMALLEST_ROTATION = 256, 4  # channels that are mixed before they are rounded
+Storage = Literal["default", "int8", "int4"]
 LEAST: dict[Storage, float] = {"int8": 1e-30, "int4": 1e-10}  # of a scale, and of the magnitude that gives it
 LARGEST: dict[Storage, int] = {"int8": 127, "int4": 7}  # of the integers that a token is stored as
-Storage = Literal["default", "int8", "int4"]
 SAVED_BY: dict[Storage, int] = {"default": 1, "int8": 2, "int4": 4}  # bytes of 16 bits
 
 

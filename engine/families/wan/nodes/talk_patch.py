@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
+from darkroom.engine.diffusion.latent_window import WINDOW, LatentWindow
 from darkroom.engine.diffusion.wrappers import APPLY_MODEL, copy_options
 from darkroom.engine.families.wan.infinite_talk import speaker_places
+from darkroom.engine.families.wan.transformer import GRID
 from darkroom.engine.models.patching.module_patcher import ModulePatcher
 
 PLACES = "speaker_places"  # transformer option between the functions of one block
-GRID, WINDOW = "grid_sizes", "context_window"
 KEY = "infinite_talk"
 
 
@@ -83,7 +84,7 @@ class SpeechPatch:
             self._speech = self._talk.model.speech_tokens(self._windows.to(x))
         return self._speech
 
-    def _of_window(self, speech: torch.Tensor, window: Any) -> torch.Tensor:
+    def _of_window(self, speech: torch.Tensor, window: LatentWindow | None) -> torch.Tensor:
         """Return the speech of the latent frames of a context window; all of it without one."""
         if window is None:
             return speech

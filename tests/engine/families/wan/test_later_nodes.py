@@ -23,9 +23,10 @@ from darkroom.engine.families.wan.nodes.figure_colours import (
 from darkroom.engine.families.wan.nodes.infinite_talk import one_after_the_other, steps_of
 from darkroom.engine.families.wan.nodes.move_tracks import timed, wan_move_visualize_tracks
 from darkroom.engine.families.wan.nodes.scail import within_share
-from darkroom.engine.families.wan.nodes.talk_patch import GRID, PLACES, SpeechPatch, talking_run
+from darkroom.engine.families.wan.nodes.talk_patch import PLACES, SpeechPatch, talking_run
 from darkroom.engine.families.wan.nodes.track_drawing import drawn_on, num_points
 from darkroom.engine.families.wan.nodes.tracks import carried_along, visibility_of
+from darkroom.engine.families.wan.transformer import GRID
 from tests.engine.nodes.small_store import node_context, small_store
 
 
