@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from darkroom.engine.layers.language_model import DecoderStack
+
 FIRST_CODE, CODES_END = 151669, 215669  # tokens that are codes
 
 
@@ -76,7 +78,7 @@ class CodeDraws:
 
 
 def written_codes(
-    model: Any,
+    model: DecoderStack,
     rows: torch.Tensor,
     mask: torch.Tensor,
     sampling: CodeSampling,
@@ -84,7 +86,7 @@ def written_codes(
 ) -> list[int]:
     """Return the codes that a language model writes behind prompts.
 
-    `model` is the stack of a `LanguageModel`, `rows` [B, T, D] are the prompts' embeddings, the negative one's second,
+    `rows` [B, T, D] are the prompts' embeddings, the negative one's second,
     `mask` [B, T] is 0 for padding. `on_code` is called with the number of each code before it is computed.
     """
     past = model.empty_past(rows.shape[1] + sampling.num_codes)

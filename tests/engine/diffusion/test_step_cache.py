@@ -29,7 +29,8 @@ class Network:
 def call(run: CacheRun, network: Network, x: Any, sigma: float, conditions: list[int]) -> Any:
     run.is_skipping = False  # as at the beginning of each evaluation
     options = {KEY: run, "sigmas": torch.tensor([sigma]), "uuids": conditions}
-    return wrap_network(network, x, None, None, None, None, options)
+    timesteps = torch.full((len(conditions),), sigma)
+    return wrap_network(network, x, timesteps, None, None, None, options)
 
 
 def new_run() -> CacheRun:

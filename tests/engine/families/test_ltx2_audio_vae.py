@@ -151,12 +151,11 @@ def test_the_waveform_is_interpolated_as_it_is_resampled() -> None:
 @torch.no_grad()
 def test_a_filtered_activation_keeps_constants_constant() -> None:
     layer = FilteredSnake(2, has_magnitude=True).requires_grad_(False)
-    layer.act.alpha.copy_(torch.tensor([0.0, 0.5]))
-    layer.act.beta.copy_(torch.tensor([0.3, 0.1]))
-    for filtered in (layer.upsample, layer.downsample.lowpass):
-        filtered.filter.copy_(torch.full((12,), 1 / 12))
+    alpha, beta = torch.tensor([0.0, 0.5]), torch.tensor([0.3, 0.1])
+    for name, parameter in layer.named_parameters():
+        parameter.copy_({"act.alpha": alpha, "act.beta": beta}.get(name, torch.full((12,), 1 / 12)))
     x = torch.tensor([0.7, -0.4])[None, :, None].expand(1, 2, 40)
-    expected = x + torch.sin(x * layer.act.alpha.exp()[:, None]) ** 2 / layer.act.beta.exp()[:, None]
+    expected = x + torch.sin(x * alpha.exp()[:, None]) ** 2 / beta.exp()[:, None]
     torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-5)
 
 
