@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from darkroom.modifiers.example_image import EXAMPLE_IMAGE
 from darkroom.modifiers.modifier import LEFT_OUT, Into, Name, OfFamily
 from darkroom.modifiers.sampling_fields import CHECKPOINT
-from darkroom.modifiers.video_fields import IMAGE, VAE_OUTPUT, VideoFields
+from darkroom.modifiers.video_fields import IMAGE, READS_PROMPT, VAE_OUTPUT, VideoFields
 
 VAE = [CHECKPOINT, VAE_OUTPUT]
 START = [IMAGE, 0]
@@ -63,6 +63,8 @@ class Image2Video(VideoFields):
                 "must be of a family that draws videos from images; where the engine does not know the family of a "
                 "file, `video_start` has to be given",
             )
+        if self.guidance is not None and self.video_start in READS_PROMPT:
+            raise PydanticCustomError("guidance", "must be left out: networks of this family are given none")
         return self
 
     def latent_class(self) -> str:

@@ -56,6 +56,12 @@ class ModelFileFields(Modifier):
         Field(description="The type of CLIPLoader or DualCLIPLoader for `clip_names`.", validate_default=True),
     ] = LEFT_OUT
 
+    clip_loader: Annotated[
+        Literal["LTXAVTextEncoderLoader"] | None,
+        OfFamily("text_loader"),
+        Field(description="The node that loads one file of `clip_names` together with the checkpoint (LTX-2)."),
+    ] = LEFT_OUT
+
     @field_validator("clip_names", "vae_name")
     @classmethod
     def _beside_the_network(cls, value: Any, info: ValidationInfo) -> Any:
@@ -74,13 +80,24 @@ class ModelFileFields(Modifier):
             )
         return value
 
+    @model_validator(mode="after")
+    def _has_projection(self) -> Self:
+        is_alone = self.clip_names is not None and len(self.clip_names) == 1
+        if is_alone and self.unet_name is not None and self.clip_loader is not None:
+            raise PydanticCustomError(
+                "clip_names",
+                "must be two files with `unet_name`, the text encoder and its projection, which a checkpoint of this "
+                "family has",
+            )
+        return self
+
     def make(self, workflow: Mapping[str, Any]) -> dict[str, Any]:
         prompt = super().make(workflow)
-        loader = _loader_in(prompt)
+        loader = loader_in(prompt)
         if loader is None:
             return prompt
         if self.clip_names is not None:
-            prompt[TEXT_NODE] = self._text_loader(self.clip_names)
+            prompt[TEXT_NODE] = self._text_loader(self.clip_names, prompt[loader]["inputs"].get("ckpt_name"))
             _relink(prompt, (loader, CLIP), TEXT_NODE)
         if self.vae_name is not None:
             prompt[VAE_NODE] = _node("VAELoader", "VAE", vae_name=self.vae_name)
@@ -89,7 +106,10 @@ class ModelFileFields(Modifier):
             prompt[loader] = _network_loader(self.unet_name)
         return prompt
 
-    def _text_loader(self, files: Sequence[str]) -> dict[str, Any]:
+    def _text_loader(self, files: Sequence[str], checkpoint: str | None) -> dict[str, Any]:
+        if len(files) == 1 and self.clip_loader is not None:
+            inputs = {"text_encoder": files[0], "ckpt_name": checkpoint, "device": "default"}
+            return _node(self.clip_loader, "Text encoder", **inputs)
         name = TEXT_LOADERS[len(files) - 1]
         inputs = {f"clip_name{index}": file for index, file in enumerate(files, start=1)}
         if len(files) == 1:
@@ -111,8 +131,8 @@ class ModelFileFields(Modifier):
 
     @classmethod
     def field_at(cls, node_id: str, input_name: str) -> str | None:
-        if input_name == "unet_name":
-            return "unet_name"
+        if input_name in ("unet_name", "ckpt_name"):
+            return input_name
         if node_id == VAE_NODE:
             return "vae_name"
         if node_id == TEXT_NODE:
@@ -151,7 +171,7 @@ class NetworkFields(ModelFileFields):
 
     def make(self, workflow: Mapping[str, Any]) -> dict[str, Any]:
         prompt = super().make(workflow)
-        loader = _loader_in(prompt)
+        loader = loader_in(prompt)
         if loader is None:
             return prompt
         if self.shift is not None and self.shift_by is not None:
@@ -169,10 +189,16 @@ class NetworkFields(ModelFileFields):
         return input_name if node_id in (SHIFT_NODE, GUIDANCE_NODE) else super().field_at(node_id, input_name)
 
 
-def _loader_in(prompt: Mapping[str, Any]) -> str | None:
+def loader_in(prompt: Mapping[str, Any]) -> str | None:
     """Return the node that loads the network, or None for a prompt that samples nothing."""
     loads = (name for name, node in prompt.items() if {"ckpt_name", "unet_name"} & node["inputs"].keys())
     return next(loads, None)
+
+
+def reads_text_of_checkpoint(prompt: Mapping[str, Any]) -> bool:
+    """Return True for a prompt with a node that is linked to the text encoders of its checkpoint."""
+    link = [loader_in(prompt), CLIP]
+    return any(value == link for node in prompt.values() for value in node["inputs"].values())
 
 
 def _network_loader(file: str) -> dict[str, Any]:

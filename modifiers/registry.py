@@ -16,7 +16,8 @@ from darkroom.modifiers.image_to_image import Image2Image
 from darkroom.modifiers.image_to_video import Image2Video
 from darkroom.modifiers.inpaint import Inpaint
 from darkroom.modifiers.lora_text_to_image import LoraText2Image
-from darkroom.modifiers.modifier import Choices, Modifier
+from darkroom.modifiers.model_files import ModelFileFields, reads_text_of_checkpoint
+from darkroom.modifiers.modifier import Choices, FieldProblem, ModificationsRejected, Modifier
 from darkroom.modifiers.raw_workflow import RawWorkflow
 from darkroom.modifiers.text_to_audio import Text2Audio
 from darkroom.modifiers.text_to_image import Text2Image
@@ -51,6 +52,11 @@ FILE_INPUTS = {
     ("LoadVideo", "file"): "video/*",
 }
 """Inputs that take a file of the request, and its kind (`contentMediaType` of the field's schema)."""
+NO_TEXT: FieldProblem = {
+    "field": "clip_names",
+    "message": "is required: the checkpoint has no text encoder of its own",
+    "allowed": {"type": "array", "items": {"type": "string"}},
+}
 FAMILY_NOTE = "Left out: what suits the family of models that the checkpoint is of."
 
 
@@ -133,11 +139,16 @@ class ModifierRegistry:
         """Build the prompt of a request, with `__RANDOM_INT__` still in it where no seed was given.
 
         `defaults` replace a modifier's own (the checkpoint of this machine, for one); keys it lacks are skipped.
-        `family` are the default parameters of the checkpoint's family, None where the workflow's are to stand. Raises
-        UnknownModifier, or ModificationsRejected with every problem.
+        `family` are the default parameters of the checkpoint's family, None where the workflow's are to stand; its
+        `has_text` is False for a checkpoint without text encoders. Raises UnknownModifier, or ModificationsRejected
+        with every problem.
         """
         entry = self._lookup(name)
-        return entry.modifier.parse(modifications, defaults, family).make(entry.workflow)
+        prompt = entry.modifier.parse(modifications, defaults, family).make(entry.workflow)
+        lacks_text = family is not None and family.get("has_text") is False
+        if lacks_text and issubclass(entry.modifier, ModelFileFields) and reads_text_of_checkpoint(prompt):
+            raise ModificationsRejected(entry.modifier.__name__, [NO_TEXT])
+        return prompt
 
     def _lookup(self, name: str) -> FoundModifier:
         if name not in self._found:

@@ -262,7 +262,8 @@ class Defaults:
     none such; `frames` and `frame_rate` (frames a second) are those of a video, and `frames_ratio` how many of them,
     behind the first one, its VAE encodes as one latent frame. Of a network that makes audio, `audio_latent` is the node
     of its empty latent, `audio_text` that of its prompt, `seconds` the length of audio, `max_seconds` the longest it
-    was trained with; `width` and `height` are those of an image of as many cells.
+    was trained with; `width` and `height` are those of an image of as many cells. `text_loader` is the node that loads
+    a text encoder together with a checkpoint which holds a part of it alone, None where none does.
     `tflop` is the work of one pass of the full network over one item of these sizes, in 10^12 operations, as torch's
     FlopCounterMode counts it; `attention` the share of it that grows with the square of the number of cells, `billions`
     the number of that network's weights in 10^9. Both ends are checked by `tests/contract/graph/test_cost_measured.py`.
@@ -290,6 +291,7 @@ class Defaults:
     audio_text: str | None = None
     seconds: float | None = None
     max_seconds: float | None = None
+    text_loader: str | None = None
 
     @property
     def cost(self) -> float:

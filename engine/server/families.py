@@ -17,7 +17,7 @@ async def get_families(request: web.Request) -> web.Response:
 
 
 async def get_checkpoints(request: web.Request) -> web.Response:
-    """Answer `{"checkpoints": [{"name", "size_bytes", "family", "variant", "scale"}]}`.
+    """Answer `{"checkpoints": [{"name", "size_bytes", "family", "variant", "scale", "num_weights", "has_text"}]}`.
 
     `kind` is `checkpoints` (the default) or `diffusion_models`; each `name` limits the answer to that file. Only
     headers of files are read, once for each state of a file. 400 for another kind.

@@ -79,6 +79,11 @@ def test_a_node_that_encodes_the_prompt_itself_is_given_it(registry: ModifierReg
     assert sampled_from(prompt) == (["5", 0], ["7", 0], ["5", 1])
 
 
+def test_a_network_that_is_given_no_guidance_refuses_it(registry: ModifierRegistry) -> None:
+    with pytest.raises(ModificationsRejected, match="guidance: must be left out"):
+        registry.build("Image2Video", {**IMAGE, "guidance": 3.5}, {}, {"video_start": "MiniMaxH3ImageToVideo"})
+
+
 def test_the_files_of_a_model_take_the_place_of_a_checkpoint_at_the_latent_too(registry: ModifierRegistry) -> None:
     files = {"unet_name": "u.safetensors", "clip_names": "t.safetensors", "vae_name": "v.safetensors"}
     prompt = registry.build("Text2Video", {"prompt": "a boat", **files}, {}, {**WAN22, "text_type": "wan"})

@@ -19,6 +19,8 @@ NETWORK_PARAMETERS: Final = (
     "shift",
     "shift_by",
     "text_type",
+    "text_loader",
+    "has_text",
     "video_latent",
     "video_start",
     "audio_latent",
@@ -50,6 +52,8 @@ class ImageDefaults:
     shift: float | None = None  # of the noise levels
     shift_by: str | None = None  # the node that shifts them
     text_type: str | None = None  # of the nodes that load text encoders
+    text_loader: str | None = None  # the node that loads a text encoder of which the checkpoint holds a part
+    has_text: bool | None = None  # False for a checkpoint without text encoders, None where that is not known
     video_latent: str | None = None  # the node of a video's empty latent
     video_start: str | None = None  # the node of a video that begins with an image
     frames: int | None = None  # of a video
@@ -106,6 +110,10 @@ class Family:
     def variant(self, name: str) -> Family:
         """Return the family with the parameters of a variant of its network."""
         return replace(self, default=self.variants[name]) if name in self.variants else self
+
+    def with_text(self, has_text: bool | None) -> Family:
+        """Return the family with the parameters of a checkpoint that has text encoders, or has none."""
+        return self if has_text is None else replace(self, default=replace(self.default, has_text=has_text))
 
     def of_size(self, num_weights: float | None) -> Family:
         """Return the family with the work of a network of so many weights; None: of its full network.
@@ -170,6 +178,7 @@ def _read_defaults(described: Any) -> ImageDefaults | None:
             inpaint=_text(described.get("inpaint")),
             shift_by=_text(described.get("shift_by")),
             text_type=_text(described.get("text_type")),
+            text_loader=_text(described.get("text_loader")),
             guidance=_number(described.get("guidance")),
             shift=_number(described.get("shift")),
             video_latent=_text(described.get("video_latent")),

@@ -36,20 +36,22 @@ class CheckpointFamily:
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """The names of a file's family and variant, empty where unknown, and the weights of its network, where known."""
+    """The names of a file's family and variant, empty where unknown, and facts of its tensors, where known."""
 
     family: str = ""
     variant: str = ""
     num_weights: int | None = None
+    has_text: bool | None = None
 
     @classmethod
     def of(cls, described: JsonObject) -> Self:
         """Return the facts in an engine's description of a file."""
-        weights = described.get("num_weights")
+        weights, has_text = described.get("num_weights"), described.get("has_text")
         return cls(
             str(described.get("family") or ""),
             str(described.get("variant") or ""),
             weights if isinstance(weights, int) and not isinstance(weights, bool) and weights > 0 else None,
+            has_text if isinstance(has_text, bool) else None,
         )
 
 
@@ -105,7 +107,7 @@ class FamilyLookup:
     def _among(self, files: Collection[ModelFile], families: Mapping[str, Family]) -> dict[ModelFile, Family]:
         named = {file: self._name_of(file) for file in files}
         return {
-            file: families[item.family].variant(item.variant).of_size(item.num_weights)
+            file: families[item.family].variant(item.variant).of_size(item.num_weights).with_text(item.has_text)
             for file, item in named.items()
             if item.family in families
         }

@@ -74,7 +74,7 @@ FAMILY = ModelFamily(
     default=Defaults(
         width=768, height=512, steps=20, cfg=4.0, scheduler="simple",
         tflop=170.3, attention=0.17, billions=19.59, video_latent="EmptyLTXVLatentVideo",
-        video_start="LTXVImgToVideo", frames=121, frame_rate=25.0, frames_ratio=8,
+        video_start="LTXVImgToVideo", frames=121, frame_rate=25.0, frames_ratio=8, text_loader="LTXAVTextEncoderLoader",
     ),
     nodes=(
         "CheckpointLoaderSimple", "LTXAVTextEncoderLoader", "LTXVAudioVAELoader", "CLIPTextEncode", "LTXVConditioning",

@@ -32,7 +32,8 @@ class FileFamily:
     """The family of a model file.
 
     `family` is None for a file of no known family. `scale` is the one of the family's scales that has as many weights,
-    `variant` one of the family's variants, `num_weights` the number of weights of its denoising network.
+    `variant` one of the family's variants, `num_weights` the number of weights of its denoising network. `has_text` is
+    True for a checkpoint with text encoders of its own, None where the family has none.
     """
 
     name: str
@@ -41,6 +42,7 @@ class FileFamily:
     variant: str = ""
     scale: str | None = None
     num_weights: int | None = None
+    has_text: bool | None = None
 
 
 class FileFamilies:
@@ -100,7 +102,8 @@ class FileFamilies:
             return unknown
         num_weights = _num_weights(found.match.names, file.shapes)
         scale = self._scale_of(found.family, num_weights)
-        return FileFamily(name, size_bytes, found.family.name, found.match.variant, scale, num_weights)
+        has_text = _has_text(found.family, file.shapes)
+        return FileFamily(name, size_bytes, found.family.name, found.match.variant, scale, num_weights, has_text)
 
     def _scale_of(self, family: ModelFamily, num_weights: int) -> str | None:
         for scale in family.scales:
@@ -115,6 +118,12 @@ class FileFamilies:
                 network = family.denoiser.build(family.scales[scale].denoiser)
             self._num_weights[key] = sum(weight.numel() for weight in network.state_dict().values())
         return self._num_weights[key]
+
+
+def _has_text(family: ModelFamily, shapes: Shapes) -> bool | None:
+    if not family.text:
+        return None
+    return any(registry.names_of(encoder.network, shapes, in_checkpoint=True) is not None for encoder in family.text)
 
 
 def _num_weights(names: Names, shapes: Shapes) -> int:

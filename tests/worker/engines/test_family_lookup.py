@@ -20,6 +20,7 @@ class Engine:
 
     def __init__(self, has_families: bool = True) -> None:
         self.files = {"plain.safetensors": "plain", "large & more.safetensors": "large", "odd.safetensors": None}
+        self.has_text: dict[str, bool] = {}
         self.has_families = has_families
         self.is_up = True
         self.asked: list[str] = []
@@ -42,7 +43,8 @@ class Engine:
         )
 
     def _item(self, name: str) -> dict[str, Any]:
-        return {"name": name, "family": self.files[name], "scale": "full", "size_bytes": 7, "variant": ""}
+        told = {"name": name, "family": self.files[name], "scale": "full", "size_bytes": 7, "variant": ""}
+        return told | ({"has_text": self.has_text[name]} if name in self.has_text else {})
 
     @property
     def num_file_questions(self) -> int:
@@ -57,6 +59,14 @@ async def test_families_are_found_by_file_name() -> None:
     asked = files("plain.safetensors", "large & more.safetensors", "odd.safetensors", "missing.safetensors")
     plain, large, *_ = asked
     assert await Engine().lookup.of(asked) == {plain: PLAIN, large: LARGE}
+
+
+async def test_a_checkpoint_is_said_to_have_no_text_encoders() -> None:
+    engine, asked = Engine(), files("plain.safetensors", "large & more.safetensors")
+    engine.has_text = {"plain.safetensors": False}
+    found = await engine.lookup.of(asked)
+    assert [found[file].default.has_text for file in asked] == [False, None]
+    assert found[asked[0]].default.of_network() == {"has_text": False}
 
 
 async def test_random_weights_name_their_family_themselves() -> None:
