@@ -1,4 +1,4 @@
-"""What many tests need: the reference data beside the checkout, and the project installed from a wheel of its own."""
+"""Fixtures of many tests: the reference data beside the checkout, and the project installed from a wheel of its own."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class FakeEngine:
             await self._send(client_id, kind, data)
 
     def forget_everything(self) -> None:
-        """As after a restart of the engine."""
+        """Forget all prompts, as after a restart of the engine."""
         self.history.clear()
         self._pending.clear()
         self._interrupted.set()
@@ -376,7 +376,7 @@ def _entry(outputs: dict[str, Any], status: str, messages: list[Any]) -> dict[st
 
 
 def _paint(path: Path, prompt: dict[str, Any]) -> None:
-    """As ComfyUI saves it, the prompt within."""
+    """Write an image as ComfyUI saves it, the prompt within."""
     info = PngInfo()
     info.add_text("prompt", json.dumps(prompt))
     Image.linear_gradient("L").resize((64, 48)).convert("RGB").save(path, pnginfo=info)

@@ -41,6 +41,6 @@ def links(text: str) -> list[str]:
 
 
 def anchors(text: str) -> set[str]:
-    """What `#…` may name, as hosts of repositories derive it from headings."""
+    """Return the names for `#…` in links, as hosts of repositories derive them from headings."""
     headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -100,7 +100,7 @@ def test_examples_parse(page: Path) -> None:
 
 @every_page
 def test_cells_of_tables_are_short(page: Path) -> None:
-    """What is longer is a list."""
+    """A longer cell is a list."""
     cells = [shown(cell) for row in table_rows(text_of(page)) for cell in row]
     assert [cell for cell in cells if len(cell) > LONGEST_CELL] == []
 

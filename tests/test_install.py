@@ -1,4 +1,4 @@
-"""What a user or the image installs: the Dockerfile's steps in their order, the exact versions, and the wheel."""
+"""Installations of a user and of the image: the Dockerfile's steps in their order, the exact versions, the wheel."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Step:
     text: str
 
     def sources(self, accelerator: str = "cuda13") -> list[str]:
-        """What a COPY takes from the build context; nothing when it takes from another stage."""
+        """Return the files that a COPY takes from the build context; nothing when it takes from another stage."""
         words = [word for word in shlex.split(self.text) if not word.startswith("--chown")]
         return [] if words[0].startswith("--from") else [expand(word, accelerator) for word in words[:-1]]
 
@@ -65,7 +65,7 @@ def values(keyword: str) -> list[str]:
 
 
 def position(fragment: str) -> int:
-    """Which of the last stage's steps holds the text."""
+    """Return the index of the last stage's step that holds the text."""
     last = [step for step in dockerfile_steps() if step.stage == max(step.stage for step in dockerfile_steps())]
     return next(index for index, step in enumerate(last) if fragment in step.text)
 

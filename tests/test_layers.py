@@ -598,7 +598,7 @@ def test_the_lineage_of_families_has_no_circle() -> None:
 
 
 def test_a_family_imports_others_along_its_lineage_alone() -> None:
-    """What all families share imports none of them; the registry finds the folders."""
+    """The modules that all families share import none of them; the registry finds the folders."""
     declared = lineages()
     used: dict[str, set[str]] = {family: set() for family in FAMILIES}
     wrong = []

@@ -34,7 +34,7 @@ def section(page: str, title: str) -> str:
 
 
 def content_of(found: re.Match[str]) -> str:
-    """What a command puts in place of `$(cat FILE)`."""
+    """Return the text that a command puts in place of `$(cat FILE)`."""
     return A_WORKFLOW if found[1] == "workflow.json" else (ROOT / found[1]).read_text("utf-8")
 
 

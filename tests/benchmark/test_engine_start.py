@@ -1,4 +1,4 @@
-"""How the start-up figures of two engines are put side by side; nothing is started here."""
+"""Comparison of the start-up figures of two engines; nothing is started here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as idle between pieces of work, from made-up times."""
+"""Idle time between pieces of work, from made-up times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which answers to a thousand clients count as service, refusal or loss, from made-up answers."""
+"""Answers to a thousand clients counted as service, refusal or loss, from made-up answers."""
 
 from __future__ import annotations
 

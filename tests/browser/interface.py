@@ -92,5 +92,5 @@ class Interface:
         )
 
     def complaints(self) -> list[str]:
-        """What the browser complained of, but for addresses of the Internet that cannot be reached."""
+        """Return the complaints of the browser, but for addresses of the Internet that cannot be reached."""
         return [line for line in self.guest.complaints if self.url in line or "http" not in line]

@@ -36,7 +36,7 @@ class FrontProcess:
         raise RuntimeError(f"the front ended with {self.process.returncode}:\n{self.log.read_text()[-4000:]}")
 
     def kill(self) -> None:
-        """As when a machine is switched off."""
+        """Kill the process, as when a machine is switched off."""
         self.process.send_signal(signal.SIGKILL)
 
 

@@ -49,7 +49,7 @@ class JobServer:
         await self._serving.aclose()
 
     def environment(self) -> dict[str, str]:
-        """What RunPod sets in a worker's environment."""
+        """Return the variables that RunPod sets in a worker's environment."""
         base = f"{self.url}/v2/endpoint"
         return {
             "RUNPOD_WEBHOOK_GET_JOB": f"{base}/job-take/$ID?gpu=none&key={API_KEY}",

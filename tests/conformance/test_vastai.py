@@ -64,7 +64,7 @@ def request(workflow_json: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 
 async def ask(folder: Path, autoscaler: StandIn, *requests: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the official client makes of the requests, sent at once."""
+    """Return the official client's results for the requests, sent at once."""
     given = {"autoscaler": autoscaler.url, "api_key": API_KEY, "requests": requests, "timeout": 60.0}
     content = json.dumps(given).encode()
     path = FOLDER / "vast_client.py"

@@ -1,4 +1,4 @@
-"""What the files of `deploy/` say, read for tests."""
+"""Contents of the files of `deploy/`, read for tests."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def engine_of(
 
 
 def run(engine: Engine, prompt: dict[str, Any]) -> tuple[dict[str, Any], list[Event]]:
-    """What the run showed, and its events. Raises when it failed."""
+    """Return the outputs that a run showed, and its events. Raises when it failed."""
     events: list[Event] = []
     checked = engine.check(prompt)
     request = RunRequest(str(random.random()), checked.prompt, checked.outputs)

@@ -40,7 +40,7 @@ def expected(base: Path) -> torch.Tensor:
 
 
 def check_card(engine: Engine) -> None:
-    """What must hold between prompts."""
+    """Check the invariants that hold between prompts."""
     engine.memory.pool.check_integrity()
     report = engine.memory.report()
     assert report.unaccounted_bytes == 0 and report.buffers_bytes == 0

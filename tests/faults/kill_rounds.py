@@ -31,7 +31,7 @@ from tests.faults.rig import UNREACHABLE, Rig, a_rig
 JOBS_A_ROUND = 6
 LONGEST_ROUND_SECONDS = 1.2
 ASKED_AGAIN = 20
-"""Of the jobs that have ended, so many are asked for after each restart; all of them at the end."""
+"""Number of ended jobs that are asked for after each restart; all of them at the end."""
 LOOK_SECONDS = 0.03
 END_SECONDS = 180.0
 TARGETS = ("front", "engine", "both", "starting front")
@@ -51,7 +51,7 @@ class KillRounds:
         self.num_rounds = 0
 
     async def play(self, num_rounds: int, seconds: float) -> list[str]:
-        """What went wrong, one line each. No round begins after so many seconds."""
+        """Return the faults, one line each. No round begins after so many seconds."""
         until = time.monotonic() + seconds
         while self.num_rounds < num_rounds and time.monotonic() < until:
             await self._play_one(self.num_rounds)

@@ -41,7 +41,7 @@ class Entry:
         return bool(self.seen) and self.seen[-1] not in ORDER
 
     def see(self, http_status: int, result: Mapping[str, Any]) -> None:
-        """What `/result` or a generate route answered."""
+        """Note the answer of `/result` or a generate route."""
         if http_status == 404:
             self.was_lost = self.was_lost or self.is_acknowledged
             return
@@ -70,7 +70,7 @@ def find_wrongs(
     kills: Sequence[float],
     settle_seconds: float = SETTLE_SECONDS,
 ) -> list[str]:
-    """What was lost, doubled or went backwards, one line each; empty is good. `kills` are seconds since the epoch."""
+    """Return all losses, doubles and steps backwards, one line each. `kills` are seconds since the epoch."""
     by_text: dict[str, list[Stroke]] = {}
     for stroke in strokes:
         by_text.setdefault(stroke.text, []).append(stroke)
@@ -101,7 +101,7 @@ def _about_states(entry: Entry) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """What the tally says of one job."""
+    """The tally's record of one job."""
 
     strokes: Sequence[Stroke]
     kills: Sequence[float]
@@ -126,7 +126,7 @@ class _Drawn:
 
     @property
     def is_excused(self) -> bool:
-        """Whether runs were lost so often that the job may have failed, though a kill is not its doing."""
+        """True if runs were lost so often that the job may have failed, though a kill is not its doing."""
         return len(self.runs) > MAX_OUTSIDE_LOSSES
 
     @property

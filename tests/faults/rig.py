@@ -114,7 +114,7 @@ class Rig:
             return await self._process.wait()
 
     async def stop(self) -> int:
-        """As a platform does it: SIGTERM, and the exit code."""
+        """Stop the front as a platform does, by SIGTERM, and return the exit code."""
         assert self._process is not None
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()

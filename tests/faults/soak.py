@@ -51,7 +51,7 @@ ROOM = {"open_files": 6, "threads": 4, "tasks": 4}
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What the front holds."""
+    """Number of things of each kind that the front holds."""
 
     memory_mb: float
     open_files: int
@@ -60,7 +60,7 @@ class Holdings:
 
 
 def find_leaks(before: Holdings, after: Holdings) -> list[str]:
-    """What has not come back, one line each. Pure."""
+    """Return the things that have not come back, one line each. Pure."""
     room = {"memory_mb": MEMORY_ROOM_MB, **ROOM}
     was, now = asdict(before), asdict(after)
     return [f"{name} was {was[name]} and is {now[name]}" for name in was if now[name] > was[name] + room[name]]
@@ -91,7 +91,7 @@ class Soak:
         await asyncio.gather(*tasks, self._watch(until), *(self._again(fault, until) for fault in faults))
 
     async def finish(self) -> tuple[Holdings, list[str]]:
-        """What the front holds once everything has ended, and what went wrong."""
+        """Return the front's holdings once everything has ended, and the faults."""
         await self._rig.until_ready()
         await self._come_to_rest()
         for entry in self.entries.values():

@@ -55,7 +55,7 @@ async def test_killed_at_each_point_of_its_way_a_job_ends_once_with_its_webhook(
 
 
 async def ends_well(rig: Rig, peers: Peers, point: str) -> None:
-    """What was sent before the front died at `point` completes; that is asserted from every side."""
+    """Check from every side that the job sent before the front died at `point` completes."""
     job_id = request(point, peers)["job_id"]
     result = await rig.until(job_id)
     assert result["status"] == "completed", result

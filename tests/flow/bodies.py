@@ -69,7 +69,7 @@ def workflow_request(seed: int | str = SEED, **input_fields: Any) -> dict[str, A
 
 
 def vast_envelope(request: dict[str, Any]) -> dict[str, Any]:
-    """As Vast's client sends it; without MASTER_TOKEN nobody checks the signature."""
+    """Return the request as Vast's client sends it; without MASTER_TOKEN nobody checks the signature."""
     auth = {"cost": "100", "endpoint": "e", "reqnum": 1, "request_idx": 1, "signature": "-", "url": "http://127.0.0.1"}
     return {"auth_data": auth, "payload": request}
 

@@ -29,7 +29,7 @@ LONGEST_SECONDS = 100
 
 
 def ran(*words: str, **environment: str) -> str:
-    """What a command prints on its standard output."""
+    """Run a command and return its standard output."""
     done = subprocess.run(
         [sys.executable, *words],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""What a family of models draws with by default comes from the engine, through the real processes."""
+"""Defaults of a family of models come from the engine, through the real processes."""
 
 from __future__ import annotations
 

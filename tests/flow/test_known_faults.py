@@ -1,4 +1,4 @@
-"""What workers of this kind are known to get wrong, each as a test against the real processes.
+"""Known faults of workers of this kind, each as a test against the real processes.
 
 First the seven faults found by running the most used wrapper of the `/generate` API, then what users of such workers
 complain of where requests are concerned. Each test's docstring is the complaint.

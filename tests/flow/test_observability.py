@@ -82,7 +82,7 @@ def panels() -> Iterator[tuple[str, str]]:
 
 
 def problems_of(query: str, series: Series) -> Iterator[str]:
-    """What a query names and no series has."""
+    """Yield a problem for each name, label or value of a query that no series has."""
     used: list[dict[str, str]] = []
     for name, matchers in SELECTOR.findall(query):
         if name not in series:

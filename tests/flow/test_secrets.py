@@ -118,7 +118,7 @@ def test_no_planted_secret_comes_out_anywhere(guarded: RunningWorker, receiver: 
 
 
 def test_nothing_of_a_request_is_left_on_the_disk_when_its_delivery_has_ended(guarded: RunningWorker) -> None:
-    """What the first test sent; the addresses of inputs stay with their job, they are its prompt."""
+    """The request is that of the first test; the addresses of inputs stay with their job, they are its prompt."""
     stop(guarded)
     for path in (guarded.base / "state").rglob("*"):
         if path.is_file():

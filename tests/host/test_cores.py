@@ -1,4 +1,4 @@
-"""What the groups around a process allow it, as both versions of the kernel's interface write it."""
+"""Cores that the groups around a process allow it, as both versions of the kernel's interface write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds a port: a worker is told from another program, and the program is named."""
+"""The holder of a port: a worker is told from another program, and the program is named."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.parity.server import ComfyServer, RunFailed
 
 
 def compare_case(server: ComfyServer, case: Case, timeout_seconds: float) -> tuple[list[str], list[str]]:
-    """Return what was measured and what is wrong."""
+    """Return the measurements and the faults."""
     try:
         found = server.run(case.prompt, timeout_seconds)
     except RunFailed as error:

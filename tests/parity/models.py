@@ -131,7 +131,7 @@ def _tensor(layout: Layout, key: str, shape: tuple[int, ...] | str, last_block: 
 
 
 def _pickled(layout: Layout, tensors: Mapping[str, torch.Tensor]) -> dict[Any, Any]:
-    """Return what the web UI stores in such a file: a textual inversion, a hypernetwork, or plain tensors."""
+    """Return the object that the web UI stores in such a file: a textual inversion, a hypernetwork or plain tensors."""
     if "string_to_param.*" in tensors:
         return {
             "string_to_token": {"*": 265},

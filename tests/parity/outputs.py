@@ -37,7 +37,7 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What was measured of one output; `problem` is empty where it is within the tolerance."""
+    """Measurement of one output; `problem` is empty where it is within the tolerance."""
 
     measured: str
     problem: str = ""

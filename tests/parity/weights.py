@@ -39,7 +39,7 @@ CONSTANTS = {
 """Settings that a file holds as tensors, by key."""
 
 MEANS_OF_BIASES = {"fuse.output_conv.bias": 0.5, "head.output_block.1.2.bias": 4.0}
-"""Of FILM's images, which are not black then, and of MoGe's first mask, which has all pixels then."""
+"""Means of biases: FILM's images are not black then, and MoGe's first mask has all pixels."""
 
 ADAPTER_RULES = (
     Rule(r"\.(dora_scale|rescale|set_weight)$", deviation=0.1, mean=1.0),

@@ -66,7 +66,7 @@ CONSTANTS = {"supervision": {"cancel_grace_seconds": 5}, "inputs": {"timeout_sec
 
 @dataclass
 class Report:
-    """What happened. `wrong` is empty when the worker held."""
+    """Result of an attack. `wrong` is empty when the worker held."""
 
     seconds: float = 0.0
     seed: int = 0
@@ -218,7 +218,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def scripts() -> dict[str, Callable[..., None]]:
-    """Return what the lying server answers, by path."""
+    """Return the answers of the lying server, by path."""
     compressed = double_gzip()
     answers: dict[str, Callable[..., None]] = {}
     for method in ("GET", "PUT", "POST", "HEAD"):

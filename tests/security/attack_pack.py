@@ -11,7 +11,7 @@ MIB = 1024 * 1024
 
 
 class Hostile:
-    """What the nodes share: one text in, one text out."""
+    """Base of the nodes: one text in, one text out."""
 
     RETURN_TYPES = ("STRING",)
     FUNCTION = "run"

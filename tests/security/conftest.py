@@ -1,4 +1,4 @@
-"""What attacks need: a lying server, and the front with a fake engine beside it."""
+"""Fixtures of attacks: a lying server, and the front with a fake engine beside it."""
 
 from __future__ import annotations
 

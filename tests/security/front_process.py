@@ -29,7 +29,7 @@ class FrontProcess:
 
     @property
     def soft_files(self) -> int:
-        """How many files the process may have open."""
+        """Number of files that the process may have open."""
         return resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE)[0]
 
 

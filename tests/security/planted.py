@@ -35,7 +35,7 @@ REQUEST = (
     "hook-password",
     "hook-query",
 )
-"""What requests of the attack bring. The id of an S3 key is no secret: every presigned URL shows it."""
+"""Secrets in requests of the attack. The id of an S3 key is none: every presigned URL shows it."""
 
 
 def environment() -> dict[str, str]:

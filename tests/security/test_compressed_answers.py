@@ -59,7 +59,7 @@ def bomb(encoding: str) -> bytes:
 
 
 class PeakMemory:
-    """What the block's own Python objects took at most."""
+    """Peak memory of the block's own Python objects."""
 
     def __enter__(self) -> PeakMemory:
         tracemalloc.start()

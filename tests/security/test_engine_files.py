@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 async def take(folder: Path, name: str, subfolder: str = "sub") -> list[bytes]:
-    """What a job gets of a file."""
+    """Return the contents of a file as a job gets them."""
     listed = {"9": {"images": [{"filename": name, "subfolder": subfolder, "type": "output"}]}}
     with contextlib.suppress(DeliveryFailed):
         await collect_outputs(listed, folder.parent / "job", Source(folder))

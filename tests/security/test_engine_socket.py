@@ -151,7 +151,7 @@ async def test_a_reply_without_end_is_cut_off(tmp_path: Path, head: str) -> None
 
 
 def test_a_child_finds_no_socket_of_a_strangers(tmp_path: Path) -> None:
-    """What listens under the name is never connected to: the front binds anew before it starts an engine."""
+    """A stranger's socket under the name is never connected to: the front binds anew before it starts an engine."""
     stranger = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     stranger.bind(str(tmp_path / "engine-0.sock"))
     stranger.listen(1)

@@ -1,4 +1,4 @@
-"""What a request's head must have, what results say of the machine, and how often a key may be guessed from it."""
+"""The head of a request, the facts of the machine in results, and the number of guesses of a key from one address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a key may do: its own jobs and nothing of another's; the operator's routes are the operator's."""
+"""Rights of a key: its own jobs and nothing of another's; the operator's routes are the operator's."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ async def front(tmp_path: Path) -> AsyncIterator[RunningFront]:
 async def longest_silence(
     look: Callable[[], Awaitable[object]], during: Awaitable[Any], process_id: int | None = None
 ) -> tuple[float, Any]:
-    """How long the slowest of many small requests took while something else was answered, and that answer.
+    """Return the longest wait of many small requests while something else was answered, and that answer.
 
     In seconds of the processor that the serving process (this one by default) used meanwhile.
     """

@@ -1,4 +1,4 @@
-"""What a caller's document costs grows as its size does: eight times the document, about eight times the work.
+"""Work on a caller's document grows as its size does: eight times the document, about eight times the work.
 
 Processor seconds of this thread are compared, generously: work by the square of the size would be 64 times as much.
 """

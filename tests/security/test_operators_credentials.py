@@ -1,4 +1,4 @@
-"""What a request can do with the operator's S3 key and webhook secret: within its own prefix, and nothing else."""
+"""Use of the operator's S3 key and webhook secret by a request: within its own prefix, and nothing else."""
 
 from __future__ import annotations
 

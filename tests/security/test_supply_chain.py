@@ -38,7 +38,7 @@ DETECTORS = (
 )
 SCANNED = (".py", ".sh", ".md", ".toml", ".yaml", ".yml", ".json", ".ini", ".cfg", ".html")
 PLANTED_IN_TESTS = ("tests/", "benchmark/")
-"""Where made-up credentials and encoded images are the subject: only keys that a service would take count there."""
+"""Folders whose subject is made-up credentials and encoded images: only keys that a service would take count."""
 
 
 @pytest.fixture(scope="module")

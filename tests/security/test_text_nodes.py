@@ -74,7 +74,7 @@ def test_every_node_with_a_pattern_has_the_limit(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_pattern_that_runs_out_of_memory_is_no_lack_of_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As such the engine would let go of its models, and the front would run the job again."""
+    """A lack of the machine's would have the engine let go of its models, and the front run the job again."""
     pattern = CallerPattern("a", 0)
 
     class Exhausted:

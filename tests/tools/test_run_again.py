@@ -35,7 +35,7 @@ def run(folder: Path, module: str, *arguments: str, **environment: str) -> subpr
 
 
 def hint(tmp_path: Path, source: str) -> str:
-    """Return what is printed after a run of pytest that failed."""
+    """Return the text that is printed after a run of pytest that failed."""
     (tmp_path / "test_it.py").write_text(source)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     assert run(tmp_path, "pytest", "-q", "-o", "cache_dir=seen").returncode == 1

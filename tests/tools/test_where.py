@@ -1,4 +1,4 @@
-"""What `run.sh` asks before it starts: where files will lie, where the worker will listen, with which certificate."""
+"""Questions of `run.sh` before it starts: the folder of files, the address to listen at, the certificate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What most tests of the front need: a fake engine beside it, and the front itself."""
+"""Fixtures of most tests of the front: a fake engine beside it, and the front itself."""
 
 from __future__ import annotations
 

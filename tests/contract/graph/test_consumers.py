@@ -1,4 +1,4 @@
-"""Who still needs a node's result, so that it can be freed the moment nobody does."""
+"""Consumers of a node's result, which is freed the moment that none needs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which node runs next."""
+"""Choice of the node that runs next."""
 
 from __future__ import annotations
 

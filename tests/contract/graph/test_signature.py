@@ -1,4 +1,4 @@
-"""What a node's result depends on."""
+"""Signatures of nodes: everything that their results depend on."""
 
 from __future__ import annotations
 

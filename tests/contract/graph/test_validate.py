@@ -1,4 +1,4 @@
-"""What is wrong with a prompt, in ComfyUI's words."""
+"""Problems of a prompt, in ComfyUI's words."""
 
 from __future__ import annotations
 

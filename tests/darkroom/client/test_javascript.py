@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node
 
 
 async def ran(program: str, **names: Any) -> Any:
-    """What a program prints as JSON; `names` are constants in it."""
+    """Return the JSON that a program prints; `names` are constants in it."""
     constants = "".join(f"const {name} = {json.dumps(value)};\n" for name, value in names.items())
     imported = f"import {{ Darkroom, JobFailed, RequestRefused, WorkerUnreachable }} from {json.dumps(str(MODULE))};\n"
     process = await asyncio.create_subprocess_exec(

@@ -46,7 +46,7 @@ class Loaded:
         return self.engine.submit(RunRequest("p", checked.prompt, checked.outputs), self.events.append).result(30)
 
     def shown(self, class_type: str, **inputs: Any) -> str:
-        """What a node gives, as text."""
+        """Run one node and return its result as text."""
         result = self.run(
             {
                 "1": {"class_type": class_type, "inputs": inputs},

@@ -1,4 +1,4 @@
-"""What packs build networks and injections from, under ComfyUI's names."""
+"""Networks and injections that packs build, under ComfyUI's names."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def _pack(base: Path, models: Path, factor: float = 1.0, given: str = "data") ->
 
 
 def _drawn(made: Loaded, loader: str, **inputs: Any) -> str:
-    """What was called, and the latent that a control of this loader has steered."""
+    """Return the calls, and the latent that a control of this loader has influenced."""
     sampled = {
         "model": ["1", 0], "positive": ["6", 0], "negative": ["6", 1], "seed": 7, "steps": 1, "cfg": 5.0,
         "sampler_name": "euler", "scheduler": "karras", "denoise": 1.0, "latent_image": ["4", 0],

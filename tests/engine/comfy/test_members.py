@@ -1,4 +1,4 @@
-"""What nodes receive has ComfyUI's members, with the meaning that they have there.
+"""Values that nodes receive have ComfyUI's members, with the meaning that they have there.
 
 `comfyui_members.json` is a record of the members of ComfyUI's classes, read from its source; `without` are those that
 this engine has no counterpart of: weights that packs move by hand, several devices, parts of networks it has not.

@@ -258,7 +258,7 @@ def test_images_are_encoded_through_comfyuis_names(tmp_path: Path) -> None:
 
 
 def test_every_module_and_name_of_comfyui_is_importable(tmp_path: Path) -> None:
-    """What is not there is a placeholder: it fails when it is used."""
+    """A name that is not there is a placeholder: it fails when it is used."""
     write_pack(tmp_path, "any.py", "NODE_CLASS_MAPPINGS = {}")
     with loaded(tmp_path):
         known = HOST.get().known

@@ -1,4 +1,4 @@
-"""What packs find of networks, their layers and their hooks under ComfyUI's names."""
+"""Networks, their layers and their hooks, as packs find them under ComfyUI's names."""
 
 from __future__ import annotations
 

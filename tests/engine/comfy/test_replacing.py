@@ -102,7 +102,7 @@ def graph(**changes: Any) -> dict[str, Any]:
 
 
 def drawn(made: Loaded, **changes: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """What KSampler and SamplerCustom give."""
+    """Return the results of KSampler and SamplerCustom."""
     result = made.run(graph(**changes))
     assert result.status == "success", made.events[-1]
     return torch.tensor(result.outputs["12"]["kept"]), torch.tensor(result.outputs["11"]["kept"])

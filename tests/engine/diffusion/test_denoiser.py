@@ -111,7 +111,7 @@ def test_an_editing_network_sees_the_unscaled_image_or_nothing() -> None:
 
 
 def test_an_image_of_other_proportions_is_cut_around_its_middle() -> None:
-    """Of an image 8 x 20 a network of 8 x 12 cells sees the middle 12 columns."""
+    """A network of 8 x 12 cells is given the middle 12 columns of an image 8 x 20."""
     columns = torch.arange(20.0).expand(1, 4, 8, 20)
     found = denoiser(Network(X), "edited_image").concat_cond(noise=X, device=CPU, concat_latent_image=columns)
     assert found is not None

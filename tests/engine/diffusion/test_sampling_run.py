@@ -1,4 +1,4 @@
-"""What sampling takes of the run that it is a part of."""
+"""Values that sampling takes of the run that it is a part of."""
 
 from __future__ import annotations
 

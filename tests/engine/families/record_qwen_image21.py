@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def _drawn(network: Any, images: list[torch.Tensor], text: torch.Tensor, slots: list[int]) -> torch.Tensor:
-    """Return what the network makes of the last image, the others being references in the places of the text."""
+    """Return the prediction for the last image, the others being references at the positions `slots` of the text."""
     bounds = [0, *slots, text.shape[1]]
     rows, mask = [], []
     for place, image in enumerate(images):

@@ -1,4 +1,4 @@
-"""Which family and which of its variants published files are found to be, by the names and shapes of their tensors."""
+"""Families and variants that published files are found to be, by the names and shapes of their tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which family a file belongs to, with families made up for the purpose."""
+"""The family that a file belongs to, with families made up for the purpose."""
 
 from __future__ import annotations
 

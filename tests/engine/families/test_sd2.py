@@ -176,7 +176,7 @@ def test_each_form_is_read_in_its_own_way(
 
 
 class Image:
-    """What an image encoder gives."""
+    """Result of an image encoder."""
 
     def __init__(self, image_embeds: torch.Tensor) -> None:
         self.image_embeds = image_embeds

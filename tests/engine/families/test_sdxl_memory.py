@@ -43,7 +43,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scale(base: Path) -> float:
-    """How much smaller the models are than the real ones: float32 beside 16 bits."""
+    """Return the size of the models relative to the real ones: float32 instead of 16 bits."""
     real = sum(part.num_weights * 2 for family in FAMILIES for part in parts(family))
     files = (base / "models" / "checkpoints").glob("*.safetensors")
     small = sum(weights_bytes(load_checkpoint(path, LoadTypes())) for path in files)

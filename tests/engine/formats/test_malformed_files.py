@@ -102,7 +102,7 @@ GGUFS: dict[str, tuple[bytes, bytes, str]] = {
     "an alignment that is none": (struct.pack("<II", 4, 32), struct.pack("<II", 4, 12), "an alignment of 12"),
     "a text without end": (struct.pack("<Q", 4) + b"flux", struct.pack("<Q", 2**62) + b"flux", "things"),
 }
-"""What is replaced by what, and what the refusal says."""
+"""Replacements of bytes in a file, with the words of its refusal."""
 
 
 @pytest.mark.parametrize("case", GGUFS)

@@ -1,4 +1,4 @@
-"""What the engine writes into a file beside the pixels: prompt, extras, frames."""
+"""Data that the engine writes into a file with the pixels: prompt, extras, frames."""
 
 from __future__ import annotations
 

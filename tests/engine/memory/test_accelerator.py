@@ -1,4 +1,4 @@
-"""What is asked of torch for a card, and what is made of the answers; the card itself is a stand-in."""
+"""Requests to torch for a card, and the use of its answers; the card itself is a stand-in."""
 
 from __future__ import annotations
 

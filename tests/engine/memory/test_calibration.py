@@ -1,4 +1,4 @@
-"""How measured use corrects the estimate of a kind of model, without being led astray by an outlier."""
+"""Correction of the estimate of a kind of model by measured use, without being led astray by an outlier."""
 
 from __future__ import annotations
 

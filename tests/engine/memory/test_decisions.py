@@ -1,4 +1,4 @@
-"""What is decided from the device and the flags before anything is loaded."""
+"""Decisions from the device and the flags, made before anything is loaded."""
 
 from __future__ import annotations
 

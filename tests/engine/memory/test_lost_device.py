@@ -1,4 +1,4 @@
-"""What CUDA says when a card is done for is taken for that."""
+"""Errors of CUDA that say that a card is lost are recognised."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class Rig:
     def run(
         self, use: Use, together: Sequence[int] = (), within: Use | None = None
     ) -> Iterator[tuple[Key, torch.Tensor]]:
-        """What each evaluation of a use ought to give, by its key, and gave; another use may be within."""
+        """Yield the key of each evaluation of a use and its result; another use may be within."""
         index, lora, hook, keeps = use
         handle, module = self.handles[index], network(index, NUM_LAYERS)
         others = [other for other in dict.fromkeys(together) if other != index]
@@ -180,7 +180,7 @@ Use = tuple[int, Lora, int | None, bool]
 
 
 class Reference:
-    """What every key gives where nothing fails and everything fits."""
+    """Results of all keys where nothing fails and everything fits."""
 
     def __init__(self) -> None:
         self._known: dict[Key, torch.Tensor] = {}

@@ -26,7 +26,7 @@ SIZE = sum(weight.nbytes for weight in network(0, NUM_LAYERS).state_dict().value
 
 
 class Ram:
-    """How much there is; all the rest is the test's."""
+    """Free RAM; everything else is the test's."""
 
     def __init__(self) -> None:
         self.available_bytes = 1 << 40

@@ -58,7 +58,7 @@ def test_a_missing_one_is_warned_about(folder: Path, caplog: pytest.LogCaptureFi
 
 
 def warnings_of(folder: Path, text: str, width: int = 768) -> list[NodeWarning]:
-    """What a node is told to warn of that looks up a text."""
+    """Return the warnings of a node that looks up a text."""
     told: list[NodeWarning] = []
     with logged_as("prompt", "1", "CLIPTextEncode", told):
         EmbeddingFinder(lambda: [folder], key="clip_l", width=width)(text)

@@ -1,4 +1,4 @@
-"""What loading takes of RAM besides the weights that stay."""
+"""RAM that loading takes in addition to the weights that stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often each sampler makes the host wait for the card, beyond the network's evaluation, which is one graph here.
+"""Waits of the host for the card in each sampler, beyond the network's evaluation, which is one graph here.
 
 A wait costs the launch-ahead of a step: the card idles until the host has launched the next kernels.
 """

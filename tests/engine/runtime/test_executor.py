@@ -1,4 +1,4 @@
-"""How a graph runs: the order of nodes and messages, caching, lists, lazy inputs, expansion, async nodes, failures."""
+"""Runs of a graph: the order of nodes and messages, caching, lists, lazy inputs, expansion, async nodes, failures."""
 
 from __future__ import annotations
 

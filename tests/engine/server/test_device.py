@@ -1,4 +1,4 @@
-"""What the server tells about its device, and the measurement of it that the start-up benchmark asks for."""
+"""The server's report of its device, and the measurement of it that the start-up benchmark asks for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a web interface of ComfyUI asks for and nobody has stored."""
+"""Files that a web interface of ComfyUI asks for and nobody has stored."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def ask(engine: RunningEngine, path: str, body: Any = None) -> bytes:
 
 
 def latent_bytes(engine: RunningEngine, checkpoint: str, seed: int) -> bytes:
-    """What a prompt of that seed saves."""
+    """Return the file that a prompt of that seed saves."""
     prompt = workflow(first=checkpoint, second=None, lora=None, control=False, steps=1)
     prompt["9"]["inputs"]["seed"] = seed
     prompt_id = json.loads(ask(engine, "/prompt", {"prompt": prompt}))["prompt_id"]

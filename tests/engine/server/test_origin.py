@@ -1,4 +1,4 @@
-"""Which pages of a browser count as the server's own."""
+"""Pages of a browser that count as the server's own."""
 
 from __future__ import annotations
 

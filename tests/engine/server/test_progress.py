@@ -1,4 +1,4 @@
-"""Which events become ComfyUI's `progress_state` messages, and how many of them in a large run."""
+"""Events that become ComfyUI's `progress_state` messages, and the number of them in a large run."""
 
 from __future__ import annotations
 

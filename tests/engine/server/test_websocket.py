@@ -1,4 +1,4 @@
-"""Who hears what on a socket, and that a client which reads nothing harms only itself."""
+"""Receivers of messages on a socket; a client which reads nothing harms only itself."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def _is_progress(entry: dict[str, Any]) -> bool:
 
 
 def same_shape(recorded: Any, own: Any, where: str = "") -> list[str]:
-    """Where `own` lacks a key or has another type than `recorded`. More keys are fine; null fits anything."""
+    """Return the places where `own` lacks a key or has another type. More keys are fine; null fits anything."""
     if recorded is None or own is None:
         return []
     if isinstance(recorded, dict) and isinstance(own, dict):

@@ -1,4 +1,4 @@
-"""Where a prompt's pooled output is taken, and embeddings of another width."""
+"""The position at which a prompt's pooled output is taken, and embeddings of another size."""
 
 from __future__ import annotations
 

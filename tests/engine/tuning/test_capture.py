@@ -255,7 +255,7 @@ def test_no_capture_begins_before_the_work_has_passed_the_rules() -> None:
 
 
 def test_what_the_first_call_alone_does_is_no_obstacle() -> None:
-    """As the choice of a kernel by its time, or numbers that are brought to the device once."""
+    """Examples are the choice of a kernel by its time, and numbers that are brought to the device once."""
     x, made = torch.ones(2, device=CARD), list[torch.Tensor]()
 
     def work() -> torch.Tensor:

@@ -100,7 +100,7 @@ def test_the_quality_of_a_graded_strategy_is_that_of_its_error(error: float, qua
 
 @pytest.mark.parametrize("is_faster", [True, False])
 def test_of_strategies_that_do_not_go_together_the_faster_is_chosen(is_faster: bool) -> None:
-    """Where one opposes several it is measured against all of them: compiled blocks against all fused layers."""
+    """A strategy that opposes several is measured against all of them: compiled blocks against all fused layers."""
     first, second = (Item(name, Quality.SAME) for name in (B.name, "fused_geglu"))
     opposed = Item("compiled_blocks", Quality.SAME, frozenset({first.name, second.name}))
     fast = {item.name: Measured(2.0, 1.0) for item in (A, first, second)}

@@ -1,4 +1,4 @@
-"""Which layers are computed by kernels, and which plainly. No kernel runs here."""
+"""Layers that are computed by kernels, and those that are not. No kernel runs here."""
 
 from __future__ import annotations
 

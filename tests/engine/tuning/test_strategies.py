@@ -34,7 +34,7 @@ from tests.engine.tuning.replaying import Replaying
 
 
 class Weights:
-    """What strategies ask of the weights of a MODEL."""
+    """The members that strategies read of the weights of a MODEL."""
 
     has_fixed_addresses = can_have_fixed_addresses = True
     cast_bytes = 0
@@ -44,7 +44,7 @@ class Weights:
 
 
 class Patcher:
-    """What strategies ask of a MODEL."""
+    """The members that strategies read of a MODEL."""
 
     is_injected = False
     load_device = torch.device("cpu")

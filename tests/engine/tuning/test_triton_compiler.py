@@ -1,4 +1,4 @@
-"""What a machine lacks for kernels in Triton is asked before one is launched."""
+"""A compiler for kernels in Triton is looked for before one is launched."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from darkroom.engine.tuning.strategy import MachineFacts, SamplingUse, Strategy
 
 
 class Patcher:
-    """What the strategy asks of a MODEL."""
+    """The members that the strategy reads of a MODEL."""
 
     is_injected = False
     load_device = torch.device("cpu")

@@ -70,7 +70,7 @@ def inputs(told: dict[str, Any]) -> Any:
 
 
 def signals(told: dict[str, Any]) -> Any:
-    """Whether it could end the front, or look into its memory."""
+    """Try to end the front, and to look into its memory."""
     try:
         os.kill(told["front"], 0)
     except OSError as error:
@@ -94,7 +94,7 @@ def network(told: dict[str, Any]) -> Any:
 
 
 def sockets(told: dict[str, Any]) -> Any:
-    """Whether it could connect to an engine's own socket, this one's or another's."""
+    """Try to connect to an engine's own socket, this one's or another's."""
     reached = []
     for path in Path(told["state"], "engine").glob("*.sock") if os.access(told["state"], os.X_OK) else ():
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
@@ -104,7 +104,7 @@ def sockets(told: dict[str, Any]) -> Any:
 
 
 def forks(told: dict[str, Any]) -> Any:
-    """How many processes it could start at once."""
+    """Count the processes that can be started at once."""
     children: list[int] = []
     try:
         while len(children) < MAX_FORKS:
@@ -122,7 +122,7 @@ def forks(told: dict[str, Any]) -> Any:
 
 
 def disk(told: dict[str, Any]) -> Any:
-    """Where it could write a file, and how large one could become where it may."""
+    """Return the folders that a file can be written to, and the largest size of one."""
     written = []
     for folder in told["folders"]:  # the file stays: it may be in a folder of the sandbox's own
         with contextlib.suppress(OSError):
@@ -142,7 +142,7 @@ def disk(told: dict[str, Any]) -> Any:
 
 
 def memory(told: dict[str, Any]) -> Any:
-    """Whether it could have so much memory; it is not touched."""
+    """Try to allocate so much memory; it is not touched."""
     try:
         bytearray(told["memory_bytes"])
     except MemoryError:

@@ -1,4 +1,4 @@
-"""What a reply says of a job is on disk, whatever happens to the job while the reply is made."""
+"""A reply about a job is on disk, whatever happens to the job while the reply is made."""
 
 from __future__ import annotations
 

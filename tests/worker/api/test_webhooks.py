@@ -1,4 +1,4 @@
-"""What the outbox holds is listed without secrets and sent again when asked; a receiver can be tried out."""
+"""Entries of the outbox are listed without secrets and sent again when asked; a receiver can be tried out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the start leaves behind on disk survives a crash in the middle."""
+"""Files that the start leaves behind on disk survive a crash in the middle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stops the start of `python -m darkroom.worker`, and how it is said."""
+"""Faults that stop the start of `python -m darkroom.worker`, and their words."""
 
 from __future__ import annotations
 

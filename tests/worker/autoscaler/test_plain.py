@@ -1,4 +1,4 @@
-"""Where nobody is told, the metrics say it all: load, speed, errors, readiness."""
+"""Metrics for a platform that is told nothing: load, speed, errors, readiness."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ async def test_internal_commands_are_not_shown() -> None:
 
 
 def last_line(shown: Result) -> str:
-    """What the command printed last: the log of a front in the same process comes before it."""
+    """Return the line that the command printed last: the log of a front in the same process comes before it."""
     return shown.stdout.splitlines()[-1]
 
 

@@ -1,4 +1,4 @@
-"""What an engine's process writes, as records of the front's log."""
+"""Lines that an engine's process writes, as records of the front's log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the front reads from an engine's description of its families, and which model files a prompt names."""
+"""Families as the front reads them from an engine's description, and the model files that a prompt names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the front believes what an engine said of its files, and how little it asks."""
+"""Families of an engine's files: asked for as little as possible, and kept for a while."""
 
 from __future__ import annotations
 

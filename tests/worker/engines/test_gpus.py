@@ -1,4 +1,4 @@
-"""Which GPUs there are, by variable and driver, and so how many engines."""
+"""GPUs of a machine, by variable and driver, and so the number of engines."""
 
 from __future__ import annotations
 

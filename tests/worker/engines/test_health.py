@@ -1,4 +1,4 @@
-"""What `/health` calls trouble, from the state of engines and floors."""
+"""Trouble in `/health`, from the state of engines and floors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a job whose engine is lost, whose memory is short, or whose socket is cut; several engines."""
+"""Jobs whose engine is lost, whose memory is short, or whose socket is cut; several engines."""
 
 from __future__ import annotations
 

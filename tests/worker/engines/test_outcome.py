@@ -1,4 +1,4 @@
-"""What the engine's refusals come to."""
+"""Outcomes of the engine's refusals."""
 
 from __future__ import annotations
 

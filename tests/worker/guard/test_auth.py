@@ -1,4 +1,4 @@
-"""Who may send jobs."""
+"""Callers who may send jobs."""
 
 from __future__ import annotations
 

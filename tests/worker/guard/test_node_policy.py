@@ -1,4 +1,4 @@
-"""Which nodes a workflow may use."""
+"""Nodes that a workflow may use."""
 
 from __future__ import annotations
 

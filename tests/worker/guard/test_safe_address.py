@@ -1,4 +1,4 @@
-"""Which addresses a request may name, and that a connection goes where the check said."""
+"""Addresses that a request may name; a connection goes where the check said."""
 
 from __future__ import annotations
 

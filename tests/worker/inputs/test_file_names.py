@@ -1,4 +1,4 @@
-"""Which names of a prompt are another job's files."""
+"""Names of a prompt that are another job's files."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from darkroom.worker.inputs.folder import InputFolder, StoredFile, surplus
 
 
 def files(*ages: float) -> list[StoredFile]:
-    """Of 10 bytes each, unused for so many seconds before the time 1000."""
+    """Return files of 10 bytes each, unused for so many seconds before the time 1000."""
     return [StoredFile(f"{age:g}", 10, 1000 - age) for age in ages]
 
 

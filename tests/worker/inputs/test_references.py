@@ -1,4 +1,4 @@
-"""Which inputs of a prompt are files to fetch."""
+"""Inputs of a prompt that are files to fetch."""
 
 from __future__ import annotations
 

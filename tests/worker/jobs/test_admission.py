@@ -1,4 +1,4 @@
-"""What happens between a request and its job on disk: ids, repetition, reasons to come later."""
+"""Steps between a request and its job on disk: ids, repetition, reasons to come later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine says of a fetched file names the file as the request did."""
+"""Words of an engine about a fetched file name the file as the request did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which notice is due, decided purely."""
+"""Choice of the notice that is due, made purely."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a front removes by itself, over a real store and real files."""
+"""Jobs and files that a front removes by itself, over a real store and real files."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ INFO = {"LoadImage": {"input": {"required": {"image": [["a.png"], {"image_upload
 
 
 class Engine:
-    """As much of an engine as the stage asks for; keeps what is uploaded to it."""
+    """The part of an engine that the stage asks for; keeps the files that are uploaded to it."""
 
     has_check = True
 

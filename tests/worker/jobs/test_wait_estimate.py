@@ -1,4 +1,4 @@
-"""How long a new job would wait, from costs and pace alone."""
+"""Estimated wait of a new job, from costs and pace alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came in and went out stands in `/metrics`."""
+"""Bytes that came in and went out are in `/metrics`."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def noise(mode: str = "RGB") -> Image.Image:
 
 
 def saying_image(path: Path, form: str, **options: Any) -> Path:
-    """As ComfyUI's nodes save it, with a profile."""
+    """Write an image as ComfyUI's nodes save it, with a profile."""
     options["icc_profile"] = b"a profile"
     if form == "PNG":
         info = PngImagePlugin.PngInfo()

@@ -1,4 +1,4 @@
-"""Which folders of jobs go."""
+"""Folders of jobs that are removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine is measured by: the operator, the fleet's history, the published table, in this order."""
+"""The measure of a machine: the operator, the fleet's history, the published table, in this order."""
 
 from __future__ import annotations
 

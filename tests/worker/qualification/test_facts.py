@@ -1,4 +1,4 @@
-"""What the front learns of an engine before it chooses a benchmark."""
+"""Facts that the front learns of an engine before it chooses a benchmark."""
 
 from __future__ import annotations
 

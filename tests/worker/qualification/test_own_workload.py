@@ -1,4 +1,4 @@
-"""Where a benchmark workload of the operator's own comes from, and how its mistakes are named."""
+"""A benchmark workload of the operator's own: its source, and the words for its mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read off a benchmark run: steps, first step, cached or not, files to remove."""
+"""Figures of a benchmark run: steps, first step, cached or not, files to remove."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the runs mean, and the verdict with its reason."""
+"""The verdict on a machine from its runs, with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is run on which machine, from facts alone."""
+"""Choice of the workload for a machine, from facts alone."""
 
 from __future__ import annotations
 

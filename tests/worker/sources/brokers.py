@@ -1,4 +1,4 @@
-"""What tests of every broker share: a worker that takes its jobs, bodies of jobs, waiting for results."""
+"""Helpers of the tests of every broker: a worker that takes its jobs, bodies of jobs, waiting for results."""
 
 from __future__ import annotations
 

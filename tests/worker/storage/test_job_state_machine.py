@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 
 @dataclass
 class Known:
-    """What the client of one id knows."""
+    """Knowledge of the client of one id."""
 
     body: str
     priority: int
@@ -149,7 +149,7 @@ class JobsOfAWorker(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """What has not been committed is lost; what a commit was at stays whole or not at all."""
+        """Crash: commits that had not ended are lost, or one of them stays whole."""
         self.await_(self.die())
         self.await_(self.open())
         for job_id in self.known:
@@ -173,7 +173,7 @@ class JobsOfAWorker(RuleBasedStateMachine):
             assert self.store.check_integrity() == []
 
     def show(self, job: Job) -> None:
-        """What a client is shown: it is on disk first."""
+        """Show a job to its client: it is on disk first."""
         state, seq = job.state, job.seq
         self.await_(self.store.settle(job))
         known = self.known[job.id]
@@ -211,7 +211,7 @@ class JobsOfAWorker(RuleBasedStateMachine):
         self.admission = Admission(self.store, gate, LIMITS, info, lambda: 2**40)
 
     async def die(self) -> None:
-        """As SIGKILL does it: no commit begins any more, and the locks of the process are gone."""
+        """End the store as SIGKILL does: no commit begins any more, and the locks of the process are gone."""
         store, commits = self.store, self.store._commits
         assert commits._writer is not None
         commits._writer.cancel()

@@ -26,7 +26,7 @@ def network() -> WanCausalTransformer:
 
 
 class Guided:
-    """What a sampler is given: a model whose predictions are the network's."""
+    """A guider, as a sampler is given it: a model whose predictions are the network's."""
 
     def __init__(self, network: torch.nn.Module) -> None:
         self.inner_model, self.diffusion_model, self.calls = self, network, 0

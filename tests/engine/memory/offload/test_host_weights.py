@@ -1,4 +1,4 @@
-"""Where originals lie that no file can give again: made on one device, wanted on another."""
+"""Originals that no file can give again: made on one device, wanted on another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only another device than the CPU shows, as far as torch's device without memory (`meta`) can show it."""
+"""Layers on another device than the CPU, as far as torch's device without memory (`meta`) can show them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which way a weight that leaves its device comes back: from RAM, or from its file."""
+"""Choice of the way by which a weight that leaves its device comes back: from RAM, or from its file."""
 
 from __future__ import annotations
 

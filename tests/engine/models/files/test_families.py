@@ -1,4 +1,4 @@
-"""Which family a model file is of, told from its header."""
+"""The family of a model file, read from its header."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which model files a base directory offers, by kind and name, extra paths and the built-in folder included."""
+"""Model files of a base directory, by kind and name, extra paths and the built-in folder included."""
 
 from __future__ import annotations
 

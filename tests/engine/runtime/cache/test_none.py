@@ -22,7 +22,7 @@ CHAIN: dict[str, Any] = {
 
 
 def most_kept(bench: Bench, prompt: dict[str, Any], *outputs: str) -> int:
-    """How many results are there at once."""
+    """Return the largest number of results that are there at once."""
     most = 0
 
     def count(event: Any) -> None:

@@ -32,7 +32,7 @@ class Steady(nn.Linear):
 
 
 class Model:
-    """What a batch asks of a denoiser's model and of its MODEL."""
+    """The members that a batch reads of a denoiser's model and of its MODEL."""
 
     current_patcher: Any = None
 

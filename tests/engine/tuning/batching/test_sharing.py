@@ -428,7 +428,7 @@ def test_a_run_without_company_measures_no_widths_and_is_never_padded(base: Path
 
 
 def test_a_run_that_is_alone_is_made_in_whole_steps(base: Path) -> None:
-    """Where several may run at a time, too; those that share take the sampler's loop."""
+    """This holds where several may run at a time, too; those that share take the sampler's loop."""
     with Engine(EngineSettings(base_directory=base, cpu=True, max_concurrent_runs=3)) as engine:
         assert engine.runs.batcher is not None
         recorder = Replaying()

@@ -1,4 +1,4 @@
-"""Which widths of batches are used, from measured figures."""
+"""Sizes of batches that are used, from measured figures."""
 
 from __future__ import annotations
 

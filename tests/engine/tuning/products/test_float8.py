@@ -105,7 +105,7 @@ def test_weights_with_a_scale_for_each_row_are_closer_than_with_one() -> None:
 @pytest.mark.slow  # torch's fake tensors take seconds to import
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_calls_on_a_card_pass_the_checks_that_torch_makes_without_one(dtype: torch.dtype) -> None:
-    """Of shapes, layouts and types of rows, columns and scales, by tensors of CUDA that have no memory."""
+    """Checks of shapes, layouts and types of rows, columns and scales, by tensors of CUDA that have no memory."""
     products = Float8Products(lambda device: quantise_rows)
     with FakeTensorMode():
         x, bias = torch.empty(5, 96, dtype=dtype, device="cuda"), torch.empty(48, dtype=dtype, device="cuda")

@@ -1,4 +1,4 @@
-"""What RunPod's package calls for a job, beside a whole front."""
+"""Calls of RunPod's package for a job, beside a whole front."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class StandIn:
         return base64.b64encode(self.key.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256())).decode()
 
     def auth(self, url: str, request_idx: int, cost: Any = 100, **changes: Any) -> dict[str, Any]:
-        """What a route reply says, which the client sends along as `auth_data`."""
+        """Return the content of a route reply, which the client sends along as `auth_data`."""
         auth = {"cost": cost, "endpoint": "pictures", "reqnum": request_idx, "request_idx": request_idx}
         return {**auth, "signature": self.sign(url), "url": url, "some": "more"} | changes
 
@@ -93,7 +93,7 @@ class StandIn:
             raise AssertionError(f"no report with {wanted}; the last were {reports[-3:]}") from None
 
     def forget_worker(self, url: str) -> None:
-        """As when the platform has seen that an instance is gone."""
+        """Forget a worker, as when the platform has seen that an instance is gone."""
         self._gone.add(url)
 
     async def _pubkey(self, _request: web.Request) -> web.Response:

@@ -16,7 +16,7 @@ from tests.worker.running_front import RunningFront, running_front
 
 
 class Store:
-    """What was put, by path; one whose name is refused answers 403."""
+    """Contents that were put, by path; one whose name is refused answers 403."""
 
     def __init__(self) -> None:
         self.files: dict[str, tuple[dict[str, str], bytes]] = {}

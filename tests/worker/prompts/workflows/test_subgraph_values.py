@@ -68,7 +68,7 @@ def document(values: Any, named: Json | None = None, definitions: list[Json] | N
 
 
 def set_by(found: dict[str, Json], prefix: str = "7:") -> list[Any]:
-    """Return what the nodes within got for the widgets of the use."""
+    """Return the values that the nodes within got for the widgets of the use."""
     assert found[f"{prefix}3"]["seed"] == found[f"{prefix}4"]["seed"]
     places = (("3", "steps"), ("2", "text"), ("3", "seed"), ("1", "name"))
     return [found[prefix + node_id][name] for node_id, name in places]

@@ -224,7 +224,7 @@ def _steps(context: NodeContext, inputs: dict[str, Any], number: int, **changes:
 
 @pytest.fixture(scope="module")
 def unpatched(context: NodeContext, inputs: dict[str, Any]) -> dict[int, torch.Tensor]:
-    """What is drawn in three steps and in one."""
+    """Return the results of three steps and of one."""
     return {number: _steps(context, inputs, number) for number in (3, 1)}
 
 
