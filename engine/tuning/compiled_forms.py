@@ -75,8 +75,7 @@ class CompiledForms:
     @property
     def failure(self) -> str | None:
         """Reason that no form could be compiled, None where one was or none has been tried often enough."""
-        failures = list(self._failures.values())
-        return failures[0] if failures and not self._ready and len(failures) >= self._num_to_give_up() else None
+        return self._failure_after(min(MOST_FAILURES, max(1, len(self._pending))))
 
     def kind_of(self, block: nn.Module) -> int:
         """Return the number of the kind of block: those of one kind share compiled code. Reads each block once."""
@@ -92,8 +91,8 @@ class CompiledForms:
     def ask(self, form: Form, block: nn.Module, arguments: Arguments) -> None:
         """Have the code of a form compiled, once, with this block and arguments of the form of these."""
         with self._lock:
-            if form in self._pending or self.failure is not None:
-                return
+            if form in self._pending or self._failure_after(MOST_FAILURES) is not None:
+                return  # fewer failures may be all of the forms so far: others follow in the same step
             num = self._num_of_kind.get(form.kind, 0)
             if num >= MAX_FORMS:
                 return
@@ -117,8 +116,10 @@ class CompiledForms:
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _num_to_give_up(self) -> int:
-        return min(MOST_FAILURES, max(1, len(self._pending)))
+    def _failure_after(self, num: int) -> str | None:
+        """Return the first failure where there were `num` of them and nothing was compiled, else None."""
+        failures = list(self._failures.values())
+        return failures[0] if len(failures) >= num and not self._ready else None
 
     def _make(self, form: Form, held: weakref.ref[nn.Module], examples: Arguments) -> None:
         block = held()

@@ -178,6 +178,28 @@ def test_a_compiler_that_fails_is_the_reason_and_not_asked_for_ever() -> None:
     own.close()
 
 
+def test_a_failure_before_the_next_block_is_reached_does_not_keep_that_one_from_being_compiled() -> None:
+    class Failing(Block):
+        def forward(self, x: torch.Tensor, options: dict[str, Any] | None = None) -> torch.Tensor:
+            assert own.settle(60) == "RuntimeError: not this kind"
+            return super().forward(x)
+
+    def compile_form(kind: type[nn.Module]) -> FormFunction:
+        if kind is Failing:
+            raise RuntimeError("not this kind")
+        return lambda block, positional, named: kind.forward(block, *positional, **named)
+
+    own = CompiledForms(None, compile_form)
+    network, x = Network(Failing(4), Failing(4), Block(4), Block(4)), torch.randn(1, 4)
+    strategy = CompiledBlocks(own)
+    with torch.inference_mode():
+        undo = strategy.apply(use_of(network))
+        network(x)
+        undo()
+    assert strategy.settle(60) is None and len(own.ready) == 1
+    own.close()
+
+
 def test_what_is_not_done_yet_is_said() -> None:
     gate = threading.Event()
     own = CompiledForms(None, lambda kind: lambda block, positional, named: gate.wait(60))
