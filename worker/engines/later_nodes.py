@@ -34,8 +34,8 @@ class LaterNode:
 def find_later_node(class_type: str) -> LaterNode | None:
     """Return the facts about a class of later versions of ComfyUI, None for any other class.
 
-    >>> find_later_node("LTXVEmptyLatentAudio").version, find_later_node("VHS_LoadVideo")
-    ('0.8.0', None)
+    >>> find_later_node("TrainLoraNode").version, find_later_node("VHS_LoadVideo")
+    ('0.3.41', None)
     """
     for part, classes in _tables().items():
         if class_type in classes:

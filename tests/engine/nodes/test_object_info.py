@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from darkroom.contract.graph.facts import OTHERS_PATH
 from darkroom.engine.diffusion.sampling_tables import SamplingTables
 from darkroom.engine.nodes.built_in import built_in_nodes
 from darkroom.engine.nodes.catalogue import object_info
 from darkroom.engine.nodes.function_node import FunctionNode
 from darkroom.engine.nodes.widgets import InputFile, ModelFile
+from darkroom.worker.engines.later_nodes import find_later_node
 from tests.engine.runtime.runs import NoFiles
 from tests.reference import REFERENCE
 from tests.reference.declarations import MAIN, normalised, read_reference
@@ -57,6 +59,11 @@ def test_a_built_in_node_declares_what_comfyuis_does(class_type: str, reference:
 def test_the_list_of_missing_classes_is_complete_and_has_no_others() -> None:
     missing = sorted(json.loads(MAIN.read_text("utf-8")).keys() - NODES.keys())
     assert missing == MISSING.read_text("utf-8").split("\n")[:-1], "one name a line, sorted"
+
+
+def test_no_class_that_is_answered_counts_as_one_of_others() -> None:
+    others = json.loads(OTHERS_PATH.read_text("utf-8")).keys()
+    assert [name for name in NODES if find_later_node(name) is not None or name in others] == []
 
 
 def test_no_name_is_given_twice() -> None:
