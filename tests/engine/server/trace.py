@@ -19,6 +19,7 @@ WAIT_SECONDS = 60.0
 TEMP_SUFFIX = re.compile(r"_temp_[a-z]{5}_")
 UUID = re.compile(r"^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$")
 NOT_NEEDED = ("UpscaleModelLoader", "InpaintModelConditioning")
+INTERRUPTED_STEPS, ENDLESS_STEPS = 60, 10_000  # of the prompts that recordings interrupt, and as they are sent
 ANY_LENGTH = ("traceback", "current_inputs", "current_outputs", "exception_message")
 
 
@@ -98,7 +99,8 @@ def _plain(value: Any, ids: dict[str, str], key: str = "") -> Any:
 def adapted(prompt: dict[str, Any]) -> dict[str, Any]:
     """Without the nodes that no output needs and we have not yet; a latent of another model for one of another size.
 
-    Latents get larger, so that a run of the small network takes long enough to be interrupted.
+    Latents get larger, so that a run of the small network takes long enough to be looked at, and prompts that are to be
+    interrupted have more steps than a run makes meanwhile.
     """
     kept = {node_id: node for node_id, node in prompt.items() if node.get("class_type") not in NOT_NEEDED}
     for node_id, node in kept.items():
@@ -106,6 +108,8 @@ def adapted(prompt: dict[str, Any]) -> dict[str, Any]:
             kept[node_id] = {"class_type": "EmptyLatentImage", "inputs": {**node["inputs"], "width": 128}}
         elif node.get("class_type") == "EmptyLatentImage" and node["inputs"].get("width") == 64:
             kept[node_id] = {**node, "inputs": {**node["inputs"], "width": 256, "height": 256}}
+        elif node.get("class_type") == "KSampler" and node["inputs"].get("steps") == INTERRUPTED_STEPS:
+            kept[node_id] = {**node, "inputs": {**node["inputs"], "steps": ENDLESS_STEPS}}
     return kept
 
 

@@ -22,6 +22,7 @@ from darkroom.worker.outputs.confined_coding import ConfinedCoding
 from darkroom.worker.outputs.convert import ConversionFailed
 
 MIB = 1 << 20
+LONGEST_START_SECONDS = 120.0  # of a process and its first job, on a machine that has other work
 PROGRAM = """
 import json, sys
 from pathlib import Path
@@ -82,22 +83,23 @@ def convert(processes: MediaProcesses, folder: Path, name: str, target: Path) ->
 
 
 def children_of(pid: int) -> list[int]:
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return []
 
 
 def warm_processes(front: int) -> set[int]:
-    return {
-        pid
-        for pid in children_of(front)
-        if b"darkroom.worker.outputs.media_child" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    }
+    found = set()
+    for pid in children_of(front):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended since
+            if b"darkroom.worker.outputs.media_child" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.add(pid)
+    return found
 
 
 def job_of(front: int, others: set[int]) -> tuple[int, int]:
     """Wait for a warm process of the front, none of `others`, that works; return its id and its job's."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + LONGEST_START_SECONDS
     while time.monotonic() < until:
         for warm in warm_processes(front) - others:
             for job in children_of(warm):
