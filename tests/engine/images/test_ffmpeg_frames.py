@@ -15,7 +15,6 @@ from darkroom.engine.images.decode import read_channel, read_image
 from darkroom.engine.images.ffmpeg_frames import ANIMATED, demuxer_of, read_frames
 from darkroom.engine.images.pixel_budget import PictureTooLarge
 
-pytest.importorskip("av", reason="PyAV is not installed")
 SIDES = [(64, 48), (50, 37)]  # rows of whole steps of FFmpeg's conversion, and others
 
 

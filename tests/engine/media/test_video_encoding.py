@@ -6,13 +6,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import av
 import pytest
 import torch
 
 from darkroom.engine.media.video import VideoComponents, VideoFromComponents, VideoFromFile
 from darkroom.engine.media.video_encoding import VideoEncoding, encoding_of
-
-av = pytest.importorskip("av", reason="PyAV is not installed")
 
 
 def video(bit_depth: int = 8, *, is_audible: bool = False) -> VideoFromComponents:

@@ -66,7 +66,7 @@ def test_this_machine_has_memory() -> None:
     assert 0 < machine_memory.available_bytes() <= machine_memory.total_bytes()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems are not told")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 def test_what_many_small_things_took_goes_back_to_the_system() -> None:
     things = [bytes(4000) for _ in range(20_000)]
     last = bytes(4000)  # above them in the heap, which cannot simply shrink therefore

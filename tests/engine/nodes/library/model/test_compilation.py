@@ -218,7 +218,7 @@ def test_layers_leave_the_choice_of_kernels_to_the_compiler() -> None:
 @pytest.mark.timeout(1200)  # g++ compiles some hundred files
 def test_inductor_compiles_the_network(model: Model, sample: Callable[[Model], torch.Tensor]) -> None:
     if compiling.missing_compiler("inductor", "cpu") is not None:
-        pytest.skip("no C++ compiler")
+        pytest.skip("there is no compiler on this machine")
     patched = model.clone()
     compile_networks(patched, backend="inductor")
     assert_close_to(sample(patched), sample(model))
@@ -229,7 +229,7 @@ def test_inductor_compiles_the_network(model: Model, sample: Callable[[Model], t
 @pytest.mark.slow
 def test_inductor_compiles_these_layers() -> None:
     if compiling.missing_compiler("inductor", "cpu") is not None:
-        pytest.skip("no C++ compiler")
+        pytest.skip("there is no compiler on this machine")
     executor, value = Executor(), torch.rand(1, 4, 4, 4)
     executor.class_obj.network = Layers()
     wrapper = compiling.CompiledNetworks(("network",), {"backend": "inductor"})
