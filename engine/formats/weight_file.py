@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+from darkroom.engine.errors import BadModelFile
 from darkroom.engine.formats.arriving_file import find_part
 from darkroom.engine.formats.gguf_file import GgufFile, is_gguf
 from darkroom.engine.formats.mapped_file import MappedFile, TensorPlace
@@ -86,7 +87,8 @@ class ChangedTensors:
 def with_parts(file: WeightFile, names: Names) -> tuple[WeightFile, dict[str, str]]:
     """Return a file in which every part has a name, and the names of the network's weights there.
 
-    Parts of a mapped file are not copied, and are read like its other tensors. What is composed is left out.
+    Parts of a mapped file are not copied, and are read like its other tensors. What is composed is left out. Raises
+    `BadModelFile` for a tensor that has no equal parts.
     """
     parts = {f"{item.name}[{item.index}/{item.count}]": item for item in names.values() if isinstance(item, Part)}
     plain = {
@@ -96,6 +98,12 @@ def with_parts(file: WeightFile, names: Names) -> tuple[WeightFile, dict[str, st
     }
     if not parts:
         return file, plain
+    for part in parts.values():
+        shape = file.tensors[part.name].shape
+        if not shape or shape[0] % part.count:
+            raise BadModelFile(
+                file.path.name, f"{part.name!r} of shape {list(shape)}", f"{part.count} equal parts of it"
+            )
     if isinstance(file, MappedFile):
         return file.with_tensors({key: _place_of(file.tensors[part.name], part) for key, part in parts.items()}), plain
     whole = {key: file.tensor(key) for key in plain.values() if key not in parts}

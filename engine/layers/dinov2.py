@@ -44,9 +44,14 @@ class Dinov2Config:
 
 
 def dinov2_config(shapes: Shapes) -> Dinov2Config:
-    """Return the configuration of the encoder with these tensors. Raises LookupError for a missing one."""
+    """Return the configuration of the encoder with these tensors.
+
+    Raises LookupError for a missing one, and ValueError for a size that no such encoder has.
+    """
     width, _, _, patch_px = shapes["embeddings.patch_embeddings.projection.weight"]
     num_patches = shapes["embeddings.position_embeddings"][1] - 1
+    if not width or width % HEAD_WIDTH:
+        raise ValueError(f"size of the encoder: got {width}, expected a multiple of {HEAD_WIDTH}")
     is_gated = GATED in shapes
     inner = shapes[GATED][0] // 2 if is_gated else shapes["encoder.layer.0.mlp.fc1.weight"][0]
     return Dinov2Config(

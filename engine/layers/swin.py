@@ -33,17 +33,24 @@ class SwinConfig:
 
 
 def swin_config(shapes: Shapes, prefix: str) -> SwinConfig:
-    """Return the configuration of the network with these tensors. Raises LookupError for a missing one."""
+    """Return the configuration of the network with these tensors.
+
+    Raises LookupError for a missing one, and ValueError for heads that a stage's channels cannot have.
+    """
     num_stages = count_children(shapes, f"{prefix}layers")
     tables = [
         shapes[f"{prefix}layers.{stage}.blocks.0.attn.relative_position_bias_table"] for stage in range(num_stages)
     ]
-    return SwinConfig(
+    config = SwinConfig(
         hidden_size=shapes[f"{prefix}patch_embed.proj.weight"][0],
         depths=tuple(count_children(shapes, f"{prefix}layers.{stage}.blocks") for stage in range(num_stages)),
         heads=tuple(heads for _, heads in tables),
         window=(round(tables[0][0] ** 0.5) + 1) // 2,
     )
+    for stage, heads in enumerate(config.heads):
+        if config.channels(stage) % heads:
+            raise ValueError(f"channels of stage {stage}: got {config.channels(stage)}, expected a multiple of {heads}")
+    return config
 
 
 class WindowAttention(nn.Module):

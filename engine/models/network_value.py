@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from darkroom.engine.models.patching.module_patcher import ModulePatcher
-from darkroom.engine.models.weight_handle import WeightHandle
+from darkroom.engine.models.weight_handle import Network, WeightHandle
 
 
 class NetworkValue:
@@ -39,3 +39,12 @@ class NetworkValue:
     def get_sd(self) -> dict[str, torch.Tensor]:
         """Return all weights by name."""
         return self.patcher.model_state_dict()
+
+
+class NetworkAsModel(NetworkValue):
+    """A value of a single network, which code in ComfyUI's form takes as its `model`."""
+
+    @property
+    def model(self) -> Network:
+        """The network itself."""
+        return self.patcher.model

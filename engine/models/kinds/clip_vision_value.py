@@ -8,7 +8,7 @@ import torch
 
 from darkroom.engine.images.vision_pixels import vision_pixels
 from darkroom.engine.models.network_in_use import NetworkInUse
-from darkroom.engine.models.network_value import NetworkValue
+from darkroom.engine.models.network_value import NetworkAsModel, NetworkValue
 from darkroom.engine.models.weight_handle import Network, WeightHandle
 
 BYTES_PER_VALUE = 4  # it computes in float32
@@ -94,13 +94,8 @@ class ClipVision(NetworkValue):
         return output
 
 
-class StyleModel(NetworkValue):
-    """A network that turns an image's tokens into words of a prompt."""
-
-    @property
-    def model(self) -> Network:
-        """The network itself (`engine/models/kinds/style_adapter.py`)."""
-        return self.patcher.model
+class StyleModel(NetworkAsModel):
+    """A network that turns an image's tokens into words of a prompt (`engine/models/kinds/style_adapter.py`)."""
 
     @torch.no_grad()
     def get_cond(self, input: ClipVisionOutput) -> torch.Tensor:

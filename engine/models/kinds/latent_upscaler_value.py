@@ -5,17 +5,11 @@ from __future__ import annotations
 import torch
 
 from darkroom.engine.diffusion.stored_dtype import stored_dtype
-from darkroom.engine.models.network_value import NetworkValue
-from darkroom.engine.models.weight_handle import Network
+from darkroom.engine.models.network_value import NetworkAsModel
 
 
-class LatentUpscaler(NetworkValue):
-    """A network that enlarges latents."""
-
-    @property
-    def model(self) -> Network:
-        """The network itself (`engine/families/ltx2/upsampler.py`)."""
-        return self.patcher.model
+class LatentUpscaler(NetworkAsModel):
+    """A network that enlarges latents (`engine/families/ltx2/upsampler.py`)."""
 
     def model_dtype(self) -> torch.dtype:
         """Return the type that it computes in."""

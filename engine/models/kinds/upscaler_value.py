@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from darkroom.engine.models.network_value import NetworkValue
-from darkroom.engine.models.weight_handle import Network
+from darkroom.engine.models.network_value import NetworkAsModel
 
 
-class UpscaleModel(NetworkValue):
-    """A network that enlarges images."""
-
-    @property
-    def model(self) -> Network:
-        """The network itself (`engine/models/kinds/upscaler.py`)."""
-        return self.patcher.model
+class UpscaleModel(NetworkAsModel):
+    """A network that enlarges images (`engine/models/kinds/upscaler.py`)."""
 
     @property
     def scale(self) -> int:

@@ -8,8 +8,7 @@ import torch
 from torch.nn import functional
 
 from darkroom.engine.images.vision_pixels import vision_pixels
-from darkroom.engine.models.network_value import NetworkValue
-from darkroom.engine.models.weight_handle import Network
+from darkroom.engine.models.network_value import NetworkAsModel
 
 IMAGE_PX = 1024  # a side of the square that the network sees
 UNCHANGED = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))  # mean and deviation: its pixels are not normalised
@@ -17,15 +16,10 @@ WORKING_VALUES = 5  # a pixel and channel of the first stage, at the end of the 
 VALUE_BYTES = 4
 
 
-class BackgroundRemover(NetworkValue):
+class BackgroundRemover(NetworkAsModel):
     """A network that removes backgrounds, with ComfyUI's members."""
 
     image_size = IMAGE_PX
-
-    @property
-    def model(self) -> Network:
-        """The network itself."""
-        return self.patcher.model
 
     @torch.no_grad()
     def encode_image(self, image: torch.Tensor, on_image: Callable[[int], None] = lambda done: None) -> torch.Tensor:

@@ -16,9 +16,10 @@ from torch.nn import functional
 from darkroom.engine.layers.basic import Conv2d
 from darkroom.engine.layers.deformable import DeformableConv2d
 from darkroom.engine.layers.frozen_norm import FrozenBatchNorm
-from darkroom.engine.layers.shapes import Shapes
+from darkroom.engine.layers.shapes import Shapes, expect
 from darkroom.engine.layers.swin import Swin, SwinConfig, swin_config
 
+NUM_STAGES = 4  # of the encoder
 LEVELS = (5, 4, 3, 2, 1)  # of the decoder: level n has cells of 2^n pixels, but for the last, of one
 CELLS_PX = (32, 16, 8, 4, 1)
 KERNELS = (1, 3, 7)  # of the convolutions that look around at several distances
@@ -36,9 +37,14 @@ class BiRefNetConfig:
 
 
 def birefnet_config(shapes: Shapes) -> BiRefNetConfig:
-    """Return the configuration of the network with these tensors. Raises LookupError for a missing one."""
+    """Return the configuration of the network with these tensors.
+
+    Raises LookupError for a missing one, and ValueError for an encoder that the decoder does not fit.
+    """
+    swin = swin_config(shapes, "bb.")
+    expect("stages of the encoder", len(swin.depths), NUM_STAGES)
     return BiRefNetConfig(
-        swin=swin_config(shapes, "bb."),
+        swin=swin,
         block_channels=shapes["squeeze_module.0.conv_in.weight"][0],
         around_channels=shapes["squeeze_module.0.dec_att.aspp1.atrous_conv.regular_conv.weight"][0],
         gate_channels=shapes["decoder.gdt_convs_4.0.weight"][0],

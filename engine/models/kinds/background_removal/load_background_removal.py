@@ -26,7 +26,7 @@ def load_background_removal(path: Path, dtype: torch.dtype, *, to: Destination =
         raise BadModelFile(path.name, describe(file.shapes, file.metadata), EXPECTED)
     try:
         config = birefnet_config(file.shapes)
-    except (KeyError, IndexError) as error:
+    except KeyError as error:
         raise BadModelFile(path.name, f"no tensor {error}", EXPECTED) from error
     with unfilled():
         network = BiRefNet(config)

@@ -7,19 +7,13 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch.nn import functional
 
-from darkroom.engine.models.network_value import NetworkValue
-from darkroom.engine.models.weight_handle import Network
+from darkroom.engine.models.network_value import NetworkAsModel
 
 VALUE_BYTES = 4  # the networks compute in float32
 
 
-class FrameInterpolator(NetworkValue):
+class FrameInterpolator(NetworkAsModel):
     """A network that interpolates frames, `Rife` or `Film`."""
-
-    @property
-    def model(self) -> Network:
-        """The network itself."""
-        return self.patcher.model
 
     def find_problem(self, height: int, width: int, channels: int) -> str | None:
         """Return the reason why frames of this shape cannot be interpolated, None where they can."""

@@ -12,13 +12,14 @@ import torch
 from torch import nn
 
 from darkroom.engine.layers.dinov2 import dinov2_config
-from darkroom.engine.layers.shapes import Shapes
+from darkroom.engine.layers.shapes import Shapes, expect
 from darkroom.engine.models.kinds.geometry.camera_decoder import CameraDecoder, intrinsics_of, inverted
 from darkroom.engine.models.kinds.geometry.dense_head import Dense, DenseHead, HeadConfig
 from darkroom.engine.models.kinds.geometry.multi_view_encoder import EncoderConfig, MultiViewEncoder
 from darkroom.engine.models.kinds.geometry.ray_cameras import cameras_of_rays
 
 SIGNATURE = "backbone.embeddings.patch_embeddings.projection.weight"
+PATCH_PX = 14
 DEEP = 24  # layers, from which on the features of others are taken
 OUT_LAYERS = {(False, False): (5, 7, 9, 11), (False, True): (5, 7, 9, 11),
               (True, False): (4, 11, 17, 23), (True, True): (11, 15, 19, 23)}  # fmt: skip
@@ -42,7 +43,10 @@ class Cameras(NamedTuple):
 
 
 def depth_anything_3_config(shapes: Shapes) -> DepthAnything3Config:
-    """Return the configuration of the network with these tensors. Raises LookupError for a missing one."""
+    """Return the configuration of the network with these tensors.
+
+    Raises LookupError for a missing one, and ValueError for sizes that do not fit together.
+    """
     own = {name.removeprefix("backbone."): shape for name, shape in shapes.items() if name.startswith("backbone.")}
     image = dinov2_config(own)
     normed = [index for index in range(image.num_layers) if f"encoder.layer.{index}.attention.q_norm.weight" in own]
@@ -58,7 +62,29 @@ def depth_anything_3_config(shapes: Shapes) -> DepthAnything3Config:
     )
     camera = shapes.get("cam_dec.fc_t.weight")
     encoder = EncoderConfig(image, OUT_LAYERS[image.num_layers >= DEEP, is_dual], shared_from)
-    return DepthAnything3Config(encoder, head, None if camera is None else camera[1])
+    config = DepthAnything3Config(encoder, head, None if camera is None else camera[1])
+    _check(config)
+    return config
+
+
+def _check(config: DepthAnything3Config) -> None:
+    """Raise ValueError for parts that do not fit one another."""
+    encoder, head = config.encoder, config.head
+    expect("sides of a patch", encoder.image.patch_px, PATCH_PX)
+    if encoder.image.num_layers <= encoder.out_layers[-1]:
+        raise ValueError(
+            f"layers of the encoder: got {encoder.image.num_layers}, expected {encoder.out_layers[-1] + 1}"
+        )
+    feature_size = encoder.image.width * (1 if encoder.shared_from is None else 2)
+    expect("channels that the head takes", head.in_channels, feature_size)
+    if config.camera_size is not None:
+        expect("size of the tokens that cameras are decoded from", config.camera_size, feature_size)
+    if head.num_out not in (1, 2):
+        raise ValueError(f"values of a pixel: got {head.num_out}, expected 1 or 2")
+    if head.is_dual:  # sines and cosines of both sides are added
+        for count in (*head.level_channels, head.channels // 2):
+            if count % 4:
+                raise ValueError(f"channels of the head: got {count}, expected a multiple of 4")
 
 
 class DepthAnything3(nn.Module):

@@ -13,17 +13,15 @@ from torch.nn import functional
 
 from darkroom.engine.images.pixels import resize
 from darkroom.engine.models.kinds.geometry.dense_head import Dense
-from darkroom.engine.models.network_value import NetworkValue
-from darkroom.engine.models.weight_handle import Network
+from darkroom.engine.models.kinds.geometry.depth_anything_3 import PATCH_PX
+from darkroom.engine.models.network_value import NetworkAsModel
 
-PATCH_PX = 14
 MAX_CELLS = 2 * (2520 // PATCH_PX) ** 2
 """Patches of one image at most: twice those of the largest square that the node's resolution allows."""
 
 MAX_SHARED_CELLS = 1 << 17
 """Patches at most of all views that are seen together, since attention among them grows with their square."""
 
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CELL_VALUES = 60  # in memory for each patch and channel of the encoder: its feed-forward layers, and the head
 VALUE_BYTES = 4
 
@@ -40,13 +38,8 @@ class DepthGeometry(TypedDict):
     intrinsics: NotRequired[torch.Tensor]  # [1, B, 3, 3], in pixels of what the network saw
 
 
-class DepthEstimator(NetworkValue):
+class DepthEstimator(NetworkAsModel):
     """Depth Anything 3."""
-
-    @property
-    def model(self) -> Network:
-        """The network itself."""
-        return self.patcher.model
 
     @torch.no_grad()
     def mono(
@@ -113,7 +106,8 @@ class DepthEstimator(NetworkValue):
         pixels = images[..., :3].movedim(-1, 1).float()
         if tuple(pixels.shape[2:]) != sides:
             pixels = resize(pixels, sides[1], sides[0], "lanczos")
-        mean, deviation = (torch.tensor(values).view(-1, 1, 1) for values in (MEAN, DEVIATION))
+        encoder = self.model.config.encoder.image
+        mean, deviation = (torch.tensor(values).view(-1, 1, 1) for values in (encoder.mean, encoder.deviation))
         return ((pixels.clamp(0, 1) - mean) / deviation)[None].to(self.load_device)
 
     def _working_bytes(self, num_views: int, sides: tuple[int, int]) -> int:

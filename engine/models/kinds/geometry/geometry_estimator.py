@@ -9,8 +9,7 @@ import torch
 from darkroom.engine.models.kinds.geometry.camera_decoder import intrinsics_of
 from darkroom.engine.models.kinds.geometry.focal_shift import focal_and_shift
 from darkroom.engine.models.kinds.geometry.moge import PATCH_PX, Geometry
-from darkroom.engine.models.network_value import NetworkValue
-from darkroom.engine.models.weight_handle import Network
+from darkroom.engine.models.network_value import NetworkAsModel
 
 LEAST_TOKENS, FINEST = 1200, 9  # patches at level 0, and the last level
 VALID = 0.5  # of the mask
@@ -31,13 +30,8 @@ class MogeGeometry(TypedDict):
     normal: NotRequired[torch.Tensor]  # [B, H, W, 3], 0 where points are not valid; of version 2
 
 
-class GeometryEstimator(NetworkValue):
+class GeometryEstimator(NetworkAsModel):
     """MoGe, `MogeV1` or `MogeV2`."""
-
-    @property
-    def model(self) -> Network:
-        """The network itself."""
-        return self.patcher.model
 
     @torch.no_grad()
     def estimate(

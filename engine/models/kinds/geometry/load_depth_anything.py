@@ -37,7 +37,7 @@ def load_depth_anything(
         raise BadModelFile(path.name, describe(file.shapes, file.metadata), EXPECTED)
     try:
         config = depth_anything_3_config(shapes)
-    except (KeyError, IndexError) as error:
+    except KeyError as error:
         raise BadModelFile(path.name, f"no tensor {error}", EXPECTED) from error
     with unfilled():
         network = DepthAnything3(config)

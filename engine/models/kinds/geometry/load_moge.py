@@ -46,7 +46,7 @@ def load_moge(path: Path, dtype: torch.dtype, *, to: Destination = Destination.R
     names: Names = {name: item for key in shapes for name, item in _own_names(key)}
     try:
         config = moge_config({name: shape_of(item, shapes) for name, item in names.items()})
-    except (KeyError, IndexError) as error:
+    except KeyError as error:
         raise BadModelFile(path.name, f"no tensor {error}", EXPECTED) from error
     with unfilled():
         network = MogeV1(config) if isinstance(config, MogeV1Config) else MogeV2(config)

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from darkroom.engine.layers.dinov2 import Dinov2Config, dinov2_config
-from darkroom.engine.layers.shapes import Shapes, count_children
+from darkroom.engine.layers.shapes import Shapes, count_children, expect
 from darkroom.engine.models.kinds.geometry.image_encoder import ImageEncoder
 from darkroom.engine.models.kinds.geometry.moge_layers import (
     ConvStack,
@@ -31,7 +31,6 @@ from darkroom.engine.models.kinds.geometry.moge_layers import (
 )
 
 PATCH_PX = 14
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 NUM_FEATURES = 4  # layers whose features the heads take
 NUM_LEVELS = 5  # of version 2's pyramid
 LAST_CHANNELS = 32
@@ -72,9 +71,18 @@ class MogeV2Config:
 
 
 def moge_config(shapes: Shapes) -> MogeV1Config | MogeV2Config:
-    """Return the configuration of the network with these tensors. Raises LookupError for a missing one."""
-    if "encoder.output_projections.0.weight" in shapes:
-        return _second_config(shapes)
+    """Return the configuration of the network with these tensors.
+
+    Raises LookupError for a missing one, and ValueError for sizes that do not fit together.
+    """
+    config = _second_config(shapes) if "encoder.output_projections.0.weight" in shapes else _first_config(shapes)
+    expect("sides of a patch", config.image.patch_px, PATCH_PX)
+    if config.image.num_layers < NUM_FEATURES:
+        raise ValueError(f"layers of the encoder: got {config.image.num_layers}, expected at least {NUM_FEATURES}")
+    return config
+
+
+def _first_config(shapes: Shapes) -> MogeV1Config:
     blocks = "head.upsample_blocks"
     channels = tuple(shapes[f"{blocks}.{index}.0.0.weight"][1] for index in range(count_children(shapes, blocks)))
     return MogeV1Config(
@@ -89,7 +97,7 @@ def moge_config(shapes: Shapes) -> MogeV1Config | MogeV2Config:
 def _second_config(shapes: Shapes) -> MogeV2Config:
     layers = range(0, count_children(shapes, "scale_head"), 2)
     has_normal = any(name.startswith("normal_head.") for name in shapes)
-    return MogeV2Config(
+    config = MogeV2Config(
         image=dinov2_config(_below(shapes, "encoder.backbone.")),
         projected=shapes["encoder.output_projections.0.weight"][0],
         neck=stack_config(shapes, "neck."),
@@ -101,6 +109,21 @@ def _second_config(shapes: Shapes) -> MogeV2Config:
             *(shapes[f"scale_head.{index}.weight"][0] for index in layers),
         ),
     )
+    _check(config)
+    return config
+
+
+def _check(config: MogeV2Config) -> None:
+    """Raise ValueError for parts that do not fit one another."""
+    neck = config.neck
+    num_levels = len(neck.within)
+    expect("levels of the neck", num_levels, NUM_LEVELS)
+    expect("channels that the neck takes", neck.taken, (config.projected + 2, *(2,) * (num_levels - 1)))
+    for name, head, count in (("points", config.points, 3), ("mask", config.mask, 1), ("normals", config.normal, 3)):
+        if head is not None:
+            expect(f"channels that the head of {name} takes", head.taken, neck.made[: len(head.taken)])
+            expect(f"values of {name}", head.made[-1], count)
+    expect("sizes of the scale's layers", (config.scale_sizes[0], config.scale_sizes[-1]), (config.image.width, 1))
 
 
 def _below(shapes: Shapes, prefix: str) -> Shapes:
@@ -164,7 +187,7 @@ class MogeV1(nn.Module):
         seen = self._seen_sides(sides[0], sides[1], num_tokens)
         pixels = functional.interpolate(images, seen, mode="bicubic", antialias=True)
         whole = tuple(side // PATCH_PX * PATCH_PX for side in seen)
-        patches = functional.interpolate(normalized(pixels), whole, mode="bilinear", antialias=True)
+        patches = functional.interpolate(normalized(pixels, self.config.image), whole, mode="bilinear", antialias=True)
         last = self.config.image.num_layers
         features = self.backbone(patches, range(last - NUM_FEATURES, last))
         points, mask = self.head([item for item, _ in features], seen)
@@ -177,6 +200,7 @@ class EncoderV2(nn.Module):
     def __init__(self, config: MogeV2Config) -> None:
         super().__init__()
         self.backbone = ImageEncoder(config.image)
+        self.image = config.image
         self.step = config.image.num_layers // NUM_FEATURES
         self.output_projections = nn.ModuleList(
             convolution(config.image.width, config.projected, 1) for _ in range(NUM_FEATURES)
@@ -184,7 +208,8 @@ class EncoderV2(nn.Module):
 
     def forward(self, images: torch.Tensor, cells: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
         sides = tuple(count * PATCH_PX for count in cells)
-        pixels = normalized(functional.interpolate(images, sides, mode="bilinear", antialias=True))
+        resized_images = functional.interpolate(images, sides, mode="bilinear", antialias=True)
+        pixels = normalized(resized_images, self.image)
         layers = [self.step * (index + 1) - 1 for index in range(NUM_FEATURES)]
         features = self.backbone(pixels, layers)
         return _projected([item for item, _ in features], self.output_projections, cells), features[-1][1]
@@ -228,9 +253,10 @@ class MogeV2(nn.Module):
         return Geometry(points, mask, functional.normalize(normal, dim=-1), scale)
 
 
-def normalized(images: torch.Tensor) -> torch.Tensor:
+def normalized(images: torch.Tensor, encoder: Dinov2Config) -> torch.Tensor:
     """Return images [B, 3, H, W] of 0..1 with the mean and deviation of the encoder's training."""
-    mean, deviation = (torch.tensor(values).to(images).view(-1, 1, 1) for values in (MEAN, DEVIATION))
+    both = (encoder.mean, encoder.deviation)
+    mean, deviation = (torch.tensor(values).to(images).view(-1, 1, 1) for values in both)
     return (images - mean) / deviation
 
 

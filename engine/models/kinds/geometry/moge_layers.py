@@ -58,6 +58,11 @@ class StackConfig:
     is_learned: tuple[bool, ...]  # of the doublings between levels
     is_plain: bool
 
+    @property
+    def made(self) -> tuple[int, ...]:
+        """Channels that each level returns."""
+        return tuple(returned or within for returned, within in zip(self.returned, self.within, strict=True))
+
 
 def stack_config(shapes: Shapes, prefix: str) -> StackConfig:
     """Return the configuration of the stack with these tensors. Raises LookupError for a missing one."""

@@ -5,21 +5,15 @@ from __future__ import annotations
 import torch
 
 from darkroom.engine.models.kinds.optical_flow.raft import CELL_PX
-from darkroom.engine.models.network_value import NetworkValue
-from darkroom.engine.models.weight_handle import Network
+from darkroom.engine.models.network_value import NetworkAsModel
 
 SMALLEST_SIDE_PX = 16 * CELL_PX  # the coarsest correlations have two cells a side
 VALUE_BYTES = 4
 PIXEL_BYTES = 2000  # of working memory beside the correlations
 
 
-class FlowEstimator(NetworkValue):
+class FlowEstimator(NetworkAsModel):
     """A network that estimates optical flow."""
-
-    @property
-    def model(self) -> Network:
-        """The network itself."""
-        return self.patcher.model
 
     @torch.no_grad()
     def flow(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
