@@ -20,6 +20,7 @@ PARTS = {
 
 OPTIONAL = ("foot_keypoints_2d",)
 MAX_SIDE_PX = 16384
+MAX_SHOWN = 100  # characters of a value in an error
 
 PoseKeypoints = Sequence[Mapping[str, Any]]
 
@@ -34,27 +35,51 @@ class Pose(NamedTuple):
     left_hand: NDArray[np.float32]
 
 
+def frames_of(keypoints: object) -> PoseKeypoints:
+    """Return the poses of each image. Raises ValueError for what is no list of dictionaries."""
+    if not isinstance(keypoints, list | tuple) or not all(isinstance(frame, Mapping) for frame in keypoints):
+        raise ValueError(f"keypoints: got {type(keypoints).__name__}, expected a list with a dictionary for each image")
+    return keypoints
+
+
 def canvas_of(frame: Mapping[str, Any]) -> tuple[int, int]:
     """Return height and width of an image's canvas in pixels. Raises ValueError for others than 1 to 16384."""
-    sides = int(frame["canvas_height"]), int(frame["canvas_width"])
+    sides: list[int] = []
+    for name in ("canvas_height", "canvas_width"):
+        try:
+            sides.append(int(frame[name]))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ValueError(
+                f"keypoints: {name}: got {_shown(frame.get(name))}, expected a number of pixels"
+            ) from error
+    height, width = sides
     if not all(1 <= side <= MAX_SIDE_PX for side in sides):
-        raise ValueError(
-            f"keypoints: got a canvas of {sides[1]}x{sides[0]} px, expected sides of 1 to {MAX_SIDE_PX} px"
-        )
-    return sides
+        raise ValueError(f"keypoints: got a canvas of {width}x{height} px, expected sides of 1 to {MAX_SIDE_PX} px")
+    return height, width
 
 
 def poses_of(frame: Mapping[str, Any]) -> Iterator[Pose]:
-    """Yield the people of an image. Raises ValueError for lists of another length."""
-    for person in frame["people"]:
+    """Yield the people of an image. Raises ValueError for other values than lists of numbers, and other lengths."""
+    people = frame.get("people")
+    if not isinstance(people, list | tuple) or not all(isinstance(person, Mapping) for person in people):
+        raise ValueError(f"keypoints: people: got {_shown(people)}, expected a list with a dictionary for each person")
+    for person in people:
         yield Pose(*(_points(person, name, count) for name, count in PARTS.items()))
 
 
 def _points(person: Mapping[str, Any], name: str, count: int) -> NDArray[np.float32]:
     values = person.get(name)
-    if not values and name in OPTIONAL:
+    try:
+        points = np.array([] if values is None else values, dtype=np.float32)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"keypoints: {name}: got {_shown(values)}, expected numbers") from error
+    if name in OPTIONAL and not points.size:
         return np.zeros((count, 3), dtype=np.float32)
-    if values is None or len(values) != 3 * count:
-        found = "nothing" if values is None else f"{len(values)} numbers"
+    if points.shape != (3 * count,):
+        found = "nothing" if values is None else f"{points.size} numbers"
         raise ValueError(f"keypoints: {name}: got {found}, expected {3 * count}, three for each point")
-    return np.nan_to_num(np.array(values, dtype=np.float32).reshape(count, 3), posinf=0, neginf=0)
+    return np.nan_to_num(points.reshape(count, 3), posinf=0, neginf=0)
+
+
+def _shown(value: object) -> str:
+    return "nothing" if value is None else repr(value)[:MAX_SHOWN]

@@ -102,6 +102,10 @@ def test_faces_without_an_area_have_no_box() -> None:
     [
         ({"pose_keypoints_2d": [1.0] * 53}, "pose_keypoints_2d: got 53 numbers, expected 54"),
         ({"hand_left_keypoints_2d": None}, "hand_left_keypoints_2d: got nothing, expected 63"),
+        ({"foot_keypoints_2d": [[1.0, 2.0, 3.0]] * 6}, "foot_keypoints_2d: got 18 numbers, expected 18, three"),
+        ({"face_keypoints_2d": ["x"] * 210}, "face_keypoints_2d: got .'x'.*, expected numbers"),
+        ({"face_keypoints_2d": [10**400] * 210}, "face_keypoints_2d: got .1000.*, expected numbers"),
+        ({"face_keypoints_2d": [None, [1.0]]}, "face_keypoints_2d: got .None.*, expected numbers"),
     ],
 )
 def test_lists_of_another_length_are_refused(change: dict[str, Any], problem: str) -> None:
@@ -109,6 +113,12 @@ def test_lists_of_another_length_are_refused(change: dict[str, Any], problem: st
     given["people"][0] |= change
     with pytest.raises(ValueError, match=f"keypoints: {problem}"):
         list(poses_of(given))
+
+
+@pytest.mark.parametrize("people", [None, 3, "people", {"0": {}}, [3], [None]])
+def test_people_are_a_list_of_dictionaries(people: Any) -> None:
+    with pytest.raises(ValueError, match="keypoints: people: got .*, expected a list with a dictionary for each"):
+        list(poses_of(frame() | {"people": people}))
 
 
 def test_people_may_lack_feet_and_have_points_at_infinity() -> None:
@@ -122,3 +132,9 @@ def test_people_may_lack_feet_and_have_points_at_infinity() -> None:
 def test_canvases_of_no_or_too_many_pixels_are_refused() -> None:
     with pytest.raises(ValueError, match="got a canvas of 100000x150 px"):
         canvas_of(frame() | {"canvas_width": 100_000})
+
+
+@pytest.mark.parametrize("side", [None, "x", [1], math.inf, math.nan])
+def test_canvases_without_a_number_of_pixels_are_refused(side: Any) -> None:
+    with pytest.raises(ValueError, match="keypoints: canvas_height: got .*, expected a number of pixels"):
+        canvas_of(frame() | {"canvas_height": side})
