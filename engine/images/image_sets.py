@@ -17,6 +17,8 @@ from darkroom.engine.images.decode import read_first_frame
 from darkroom.engine.images.pixels import from_pillow
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp")
+MAX_DIGITS = 9  # of a number of times
+MAX_IMAGES = 100_000  # of a set, each as often as its folder says
 RESIZE_METHODS = ("None", "Stretch", "Crop", "Pad")
 
 Size = tuple[int | None, int | None]  # width, height
@@ -25,15 +27,19 @@ Size = tuple[int | None, int | None]  # width, height
 def images_in(folder: Path, *, with_repeats: bool = False) -> list[Path]:
     """Return the images of a folder by name.
 
-    `with_repeats`: those of the folders in it too, each as often as its folder's name says.
+    `with_repeats`: those of the folders in it too, each as often as its folder's name says. Raises ValueError for more
+    than `MAX_IMAGES`.
     """
     found: list[Path] = []
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() in ENDINGS and not path.is_dir():
             found.append(path)
         elif with_repeats and path.is_dir():
-            count = path.name.split("_")[0]
-            found.extend(images_in(path) * (int(count) if count.isdigit() else 1))
+            inner, count = images_in(path), path.name.split("_")[0]
+            times = int(count[:MAX_DIGITS]) if count.isdecimal() else 1
+            if len(found) + len(inner) * times > MAX_IMAGES:
+                raise ValueError(f"folder: too many images, by {path.name}; expected at most {MAX_IMAGES}")
+            found.extend(inner * times)
     return found
 
 

@@ -57,9 +57,13 @@ def joined_distance(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the distances [H, W] of a panorama of those sides, and True where a view has a valid one.
 
-    `distances` and `masks` are [h, w] of each view. Half the size is solved first and is where the solution begins.
-    `check` is called during each step, and may raise.
+    `distances` and `masks` are [h, w] of each view; distances that are no finite numbers are not valid. Half the size
+    is solved first and is where the solution begins. `check` is called during each step, and may raise.
     """
+    # Those of other numbers would let the solution go on to the last step.
+    masks = [mask & np.isfinite(item) for mask, item in zip(masks, distances, strict=True)]
+    known = (np.nan_to_num(item, nan=LEAST, posinf=LEAST, neginf=LEAST) for item in distances)
+    logarithms = [np.log(np.clip(item, LEAST, None)) for item in known]
     levels = [sides]
     while max(levels[-1]) > COARSEST_PX:
         levels.append((levels[-1][0] // 2, levels[-1][1] // 2))
@@ -69,7 +73,7 @@ def joined_distance(
         start = None
         if found is not None:
             start = functional.interpolate(found[None, None], size=level, mode="bilinear")[0, 0].clamp(min=LEAST).log()
-        logarithm, is_seen = _solved(level, views, distances, masks, start, check)
+        logarithm, is_seen = _solved(level, views, logarithms, masks, start, check)
         found = logarithm.exp()
     assert found is not None
     return found, is_seen
@@ -78,7 +82,7 @@ def joined_distance(
 def _solved(
     sides: tuple[int, int],
     views: Views,
-    distances: Sequence[Values],
+    logarithms: Sequence[Values],
     masks: Sequence[Flags],
     start: torch.Tensor | None,
     check: Callable[[], None],
@@ -90,12 +94,12 @@ def _solved(
     directions = directions_of(grid(*sides))
     right, down, curved = _Mean(), _Mean(), _Mean()
     is_seen = np.zeros(sides, dtype=bool)
-    for rotation, distance, mask in zip(views.rotations, distances, masks, strict=True):
+    for rotation, of_view, mask in zip(views.rotations, logarithms, masks, strict=True):
         check()
         places, is_shown = seen_at(directions, rotation)
-        pixels = places.clamp(0, 1).numpy() * (np.array(distance.shape[::-1], dtype=np.float32) - 1)
+        pixels = places.clamp(0, 1).numpy() * (np.array(of_view.shape[::-1], dtype=np.float32) - 1)
         at = [pixels[..., 1], pixels[..., 0]]
-        logarithm = map_coordinates(np.log(np.clip(distance, LEAST, None)), at, order=1, mode="nearest")
+        logarithm = map_coordinates(of_view, at, order=1, mode="nearest")
         logarithm = np.where(is_shown.numpy(), logarithm, 0).astype(np.float32)
         is_valid = is_shown.numpy() & (map_coordinates(mask.astype(np.uint8), at, order=0, mode="nearest") > 0)
         right.add(to_the_right(logarithm), is_valid & np.roll(is_valid, -1, axis=1))
@@ -111,8 +115,8 @@ def _solved(
     shape = (len(wanted), sides[0] * sides[1])
     equations = LinearOperator(shape, matvec=changes, rmatvec=transposed, dtype=np.float64)
     solution = lsmr(equations, wanted, atol=TOLERANCE, btol=TOLERANCE, maxiter=MOST_STEPS, x0=first)
-    logarithms = torch.from_numpy(np.asarray(solution[0]).reshape(sides))
-    return logarithms.float(), torch.from_numpy(is_seen)
+    solved = torch.from_numpy(np.asarray(solution[0]).reshape(sides))
+    return solved.float(), torch.from_numpy(is_seen)
 
 
 def _equations(

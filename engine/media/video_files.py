@@ -197,9 +197,10 @@ def duration_seconds(source: Source) -> float:
 
 
 def num_frames(source: Source) -> int:
-    """Return the number of frames as the container declares it, 0 where it does not."""
+    """Return the number of frames as the container declares it, 0 where it does not, or declares more than bytes."""
     with opened_for_reading(source) as container:
-        return int(video_stream_of(container).frames or 0)
+        declared = int(video_stream_of(container).frames or 0)
+        return 0 if 0 < container.size < declared else declared
 
 
 def frame_rate(source: Source) -> Fraction:

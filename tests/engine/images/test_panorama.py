@@ -61,6 +61,16 @@ def test_pixels_that_no_view_has_are_not_seen() -> None:
     assert 0 < int(is_seen.sum()) < is_seen.numel() / 4
 
 
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_distances_that_are_no_numbers_are_not_seen(value: float) -> None:
+    calls = []
+    distances = [np.ones((16, 16), np.float32) for _ in range(12)]
+    distances[3][4:9] = value
+    masks = [np.ones((16, 16), dtype=bool)] * 12
+    found, _ = joined_distance((32, 64), icosahedron_views(), distances, masks, lambda: calls.append(1))
+    assert found.isfinite().all() and len(calls) < 1000
+
+
 def test_joining_ends_when_the_run_is_cancelled() -> None:
     calls = []
 

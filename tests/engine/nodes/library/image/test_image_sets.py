@@ -43,6 +43,15 @@ def test_a_set_counts_images_of_folders_as_often_as_these_say(folder: Path) -> N
     assert captions_of(found) == ["blue"] * 3 + ["a red cat", ""]
 
 
+@pytest.mark.parametrize("count", ["50001", "9" * 200])
+def test_folders_that_count_their_images_too_often_are_refused(folder: Path, count: str) -> None:
+    for name in ("a.png", "b.PNG"):
+        (folder / name).rename(folder / "3_big" / name)
+    (folder / "3_big").rename(folder / f"{count}_big")
+    with pytest.raises(ValueError, match="folder: too many images, by .*_big; expected at most 100000"):
+        images_in(folder, with_repeats=True)
+
+
 @pytest.mark.parametrize(("method", "corner"), [("Stretch", [0.0, 0.0, 1.0]), ("Crop", [0.0, 0.0, 1.0])])
 def test_images_get_the_size_of_the_first(folder: Path, method: str, corner: list[float]) -> None:
     batch = read_set([folder / "a.png", folder / "3_big" / "c.png"], method)

@@ -127,5 +127,24 @@ def test_frames_at_unknown_times_are_taken_by_their_indices(tmp_path: Path) -> N
     assert frames_of_file(made) == [4, 5, 6]
 
 
+def test_a_file_that_declares_more_frames_than_it_has_bytes_is_counted(tmp_path: Path) -> None:
+    """The number of frames in AVI's header is no more than a word of it."""
+    path = tmp_path / "a.avi"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=8)
+        stream.width, stream.height, stream.pix_fmt = 32, 32, "yuv420p"
+        for value in range(10):
+            pixels = np.full((32, 32, 3), value * 20, dtype=np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(stream.encode(None))
+    content = bytearray(path.read_bytes())
+    length = content.index(b"strh") + 8 + 32
+    content[length : length + 4] = (0xFFFFFFFF).to_bytes(4, "little")
+    path.write_bytes(content)
+    assert VideoFromFile(path).get_frame_count() == 10
+    made = video_frame_sample(context, video=VideoFromFile(path), num_frames=3, strategy="random", seed=1)
+    assert len(frames_of_file(made)) == 3
+
+
 def frames_of_file(made: Any) -> list[int]:
     return [round(float(value) * 16) for value in made.get_components().images[:, 16, 16].mean(-1)]
