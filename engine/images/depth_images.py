@@ -15,7 +15,7 @@ def percentile_depth(depth: torch.Tensor, sky: torch.Tensor | None) -> torch.Ten
     """Return 1 for near and 0 for far pixels of [H, W], between percentiles of what is not sky. The sky is 0."""
     is_sky = torch.zeros_like(depth, dtype=torch.bool) if sky is None else sky >= SKY
     ground = depth if bool(is_sky.all()) else depth[~is_sky]
-    near, far = (quantile(ground, share) for share in (NEAR, FAR))
+    near, far = quantiles(ground, NEAR, FAR)
     scaled = 1 - ((depth - near) / max(far - near, LEAST_SPAN)).clamp(0, 1)
     return torch.where(is_sky, 0.0, scaled)
 
@@ -32,16 +32,20 @@ def with_far_sky(depth: torch.Tensor, sky: torch.Tensor) -> torch.Tensor:
     num_sky = int(is_sky.sum())
     if num_sky <= LEAST_PIXELS or is_sky.numel() - num_sky <= LEAST_PIXELS:
         return depth
-    return torch.where(is_sky, quantile(depth[~is_sky], FAR), depth)
+    (far,) = quantiles(depth[~is_sky], FAR)
+    return torch.where(is_sky, far, depth)
 
 
-def quantile(values: torch.Tensor, share: float) -> float:
-    """Return a quantile of values of any number, interpolated between the two nearest."""
+def quantiles(values: torch.Tensor, *shares: float) -> list[float]:
+    """Return quantiles of values of any number, each interpolated between the two nearest."""
     ordered = values.flatten().sort().values
-    position = share * (len(ordered) - 1)
-    below = int(position)
-    first, second = (float(ordered[min(index, len(ordered) - 1)]) for index in (below, below + 1))
-    return first + (second - first) * (position - below)
+    found = []
+    for share in shares:
+        position = share * (len(ordered) - 1)
+        below = int(position)
+        first, second = (float(ordered[min(index, len(ordered) - 1)]) for index in (below, below + 1))
+        found.append(first + (second - first) * (position - below))
+    return found
 
 
 def percentile_nearness(depth: torch.Tensor) -> torch.Tensor:
@@ -50,7 +54,7 @@ def percentile_nearness(depth: torch.Tensor) -> torch.Tensor:
     if not bool(is_valid.any()):
         return torch.zeros_like(depth)
     nearness = torch.where(is_valid, 1 / depth.clamp(min=LEAST_SPAN), 0.0)
-    least, most = (quantile(nearness[is_valid], share) for share in (OUTER, 1 - OUTER))
+    least, most = quantiles(nearness[is_valid], OUTER, 1 - OUTER)
     return torch.where(is_valid, ((nearness - least) / max(most - least, LEAST_SPAN)).clamp(0, 1), 0.0)
 
 

@@ -6,7 +6,7 @@ import torch
 
 from darkroom.engine.images.depth_images import (
     percentile_depth,
-    quantile,
+    quantiles,
     scaled_confidence,
     spanning_depth,
     with_far_sky,
@@ -40,8 +40,8 @@ def test_a_sky_of_few_pixels_keeps_its_depth() -> None:
 
 def test_quantiles_are_torchs() -> None:
     values = torch.randn(1001, generator=torch.Generator().manual_seed(0))
-    for share in (0.0, 0.01, 0.5, 0.99, 1.0):
-        torch.testing.assert_close(torch.tensor(quantile(values, share)), torch.quantile(values, share))
+    shares = (0.0, 0.01, 0.5, 0.99, 1.0)
+    torch.testing.assert_close(torch.tensor(quantiles(values, *shares)), torch.quantile(values, torch.tensor(shares)))
 
 
 def test_confidence_spans_each_image_and_is_full_where_it_is_even() -> None:

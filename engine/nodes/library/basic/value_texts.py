@@ -35,6 +35,8 @@ def _least_length(value: object, known: dict[int, int]) -> int:
         return 1
     if id(value) not in known:
         known[id(value)] = 1  # while it is counted: one that lies in itself is written as `...`
-        items = [*value.keys(), *value.values()] if isinstance(value, Mapping) else value
-        known[id(value)] = sum(_least_length(item, known) + SEPARATOR_CHARACTERS for item in items)
+        num_characters = 0
+        for item in [*value.keys(), *value.values()] if isinstance(value, Mapping) else value:
+            num_characters += _least_length(item, known) + SEPARATOR_CHARACTERS  # a frame a level, as `json` has
+        known[id(value)] = num_characters
     return known[id(value)]

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from darkroom.contract.graph.facts import NodeFacts
-from darkroom.engine.images.depth_images import normals_of_points, percentile_nearness, quantile
+from darkroom.engine.images.depth_images import normals_of_points, percentile_nearness, quantiles
 from darkroom.engine.images.panorama import Views, directions_of, grid, icosahedron_views, view_of
 from darkroom.engine.images.panorama_distance import joined_distance
 from darkroom.engine.images.turbo import turbo
@@ -29,6 +29,7 @@ CATEGORY = "image/geometry estimation"
 RIGHT_ANGLE = 90.0  # of the views of a panorama
 LEAST_MERGED_PX = 32
 MERGED_BYTES = 400  # a pixel of a panorama while distances are joined
+POINT_BYTES = 80  # a pixel of the image while points are computed of distances
 FAR_SHARE, TIMES_AS_FAR = 0.95, 5.0  # where no view has a valid distance
 BatchSize = Annotated[int, Int(min=1, max=64)]
 Level = Annotated[int, Int(min=0, max=9)]
@@ -92,7 +93,8 @@ def moge_panorama_inference(
     height, width = pixels.shape[1:3]
     scale = min(merge_resolution / max(height, width), 1.0)
     sides = (max(int(height * scale), LEAST_MERGED_PX), max(int(width * scale), LEAST_MERGED_PX))
-    check_fits(context, "image, merge_resolution", sides[0] * sides[1] * MERGED_BYTES)
+    needed_bytes = max(sides[0] * sides[1] * MERGED_BYTES, height * width * POINT_BYTES)
+    check_fits(context, "image, merge_resolution", needed_bytes)
     views = icosahedron_views()
     distances, masks = _of_views(context, moge_model, pixels, views, (resolution_level, split_resolution, batch_size))
     distance, mask = joined_distance(sides, views, distances, masks, context.cancel.check)
@@ -100,7 +102,8 @@ def moge_panorama_inference(
         distance = functional.interpolate(distance[None, None], size=(height, width), mode="bilinear")[0, 0]
         mask = functional.interpolate(mask[None, None].float(), size=(height, width), mode="nearest")[0, 0] > 0
     if bool(mask.any()) and not bool(mask.all()):
-        distance = torch.where(mask, distance, quantile(distance[mask], FAR_SHARE) * TIMES_AS_FAR)
+        (far,) = quantiles(distance[mask], FAR_SHARE)
+        distance = torch.where(mask, distance, far * TIMES_AS_FAR)
     points = directions_of(grid(height, width)) * distance[..., None]
     return {"image": pixels.cpu(), "points": points[None], "depth": distance[None], "mask": mask[None]}
 

@@ -46,6 +46,13 @@ def test_lists_that_hold_one_another_many_times_are_refused(item: Any) -> None:
         primitives.preview_any(context, source=value)
 
 
+def test_deep_lists_are_shown_as_json() -> None:
+    value: list[Any] = []
+    for _ in range(500):
+        value = [value]
+    assert primitives.preview_any(context, source=value).ui["text"][0].count("[") == 501
+
+
 def test_six_items_of_each_side_of_a_large_tensor_are_shown() -> None:
     text = primitives.preview_any(context, source=torch.arange(5000)).ui["text"][0]
     assert text == "tensor([   0,    1,    2,    3,    4,    5,  ..., 4994, 4995, 4996, 4997, 4998,\n        4999])"
