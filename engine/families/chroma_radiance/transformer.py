@@ -21,6 +21,7 @@ from darkroom.engine.layers.basic import Conv2d, Linear
 from darkroom.engine.layers.block_calls import Control
 from darkroom.engine.layers.norms import ScaleRmsNorm
 from darkroom.engine.layers.patches import pad_to_patches, tokens_of
+from darkroom.engine.layers.pixel_positions import position_cosines
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.transformer_layers import GatedActivation, GatedResidual
 from darkroom.engine.layers.unet_layers import Options
@@ -84,16 +85,6 @@ def chroma_radiance_config(shapes: Shapes) -> ChromaRadianceConfig:
     )
 
 
-def cosines_of_places(side: int, num_frequencies: int, like: torch.Tensor) -> torch.Tensor:
-    """Return products of cosines [P, frequencies**2] of a patch's places, high frequencies weighted down."""
-    along = torch.linspace(0, 1, side, device=like.device, dtype=like.dtype)
-    rows, columns = (item.reshape(-1, 1, 1) for item in torch.meshgrid(along, along, indexing="ij"))
-    frequencies = torch.arange(num_frequencies, device=like.device, dtype=like.dtype)
-    across, down = frequencies[None, :, None], frequencies[None, None, :]
-    waves = torch.cos(columns * across * torch.pi) * torch.cos(rows * down * torch.pi)
-    return (waves / (1 + across * down)).flatten(1)
-
-
 class PixelEmbedder(nn.Module):
     """`forward(pixels [N, P, C])` -> `[N, P, E]`. It computes in the type of its weights, float32 for packed ones."""
 
@@ -105,8 +96,9 @@ class PixelEmbedder(nn.Module):
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
         kept = next(self.embedder.parameters()).dtype
         own = pixels.to(kept if kept in COMPUTED else torch.float32)
-        places = cosines_of_places(math.isqrt(own.shape[1]), self.num_frequencies, own)
-        embedded: torch.Tensor = self.embedder(torch.cat([own, places.expand(own.shape[0], -1, -1)], dim=-1))
+        frequencies = torch.arange(self.num_frequencies, device=own.device, dtype=own.dtype)
+        positions = position_cosines(math.isqrt(own.shape[1]), frequencies)
+        embedded: torch.Tensor = self.embedder(torch.cat([own, positions.expand(own.shape[0], -1, -1)], dim=-1))
         return embedded.to(pixels.dtype)
 
 
