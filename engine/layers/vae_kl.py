@@ -89,15 +89,18 @@ class AttnBlock(nn.Module):
         self.proj_out = Conv2d(channels, channels, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, channels, height, width = x.shape
-        normed = self.norm(x)
+        return x + self.attended(self.norm(x))
+
+    def attended(self, normed: torch.Tensor) -> torch.Tensor:
+        """Return what the cells of images [B, C, h, w] read of each other."""
+        batch, channels = normed.shape[:2]
         q, k, v = (
             layer(normed).reshape(batch, 1, channels, -1).transpose(2, 3).contiguous()  # [B, 1, h*w, C]
             for layer in (self.q, self.k, self.v)
         )
-        out = scaled_dot_product_attention(q, k, v).transpose(2, 3).reshape(x.shape)
+        out = scaled_dot_product_attention(q, k, v).transpose(2, 3).reshape(normed.shape)
         attended: torch.Tensor = self.proj_out(out)
-        return x + attended
+        return attended
 
 
 class Downsample(nn.Module):

@@ -13,7 +13,7 @@ functions by `("double_block", index)`, called with the block's inputs and `{"or
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -280,10 +280,42 @@ class QwenImageTrunk(nn.Module):
         return out
 
 
-def _turned(places: torch.Tensor, batch: int, like: torch.Tensor) -> torch.Tensor:
+def turned(places: torch.Tensor, batch: int, like: torch.Tensor) -> torch.Tensor:
     """Return the rotations [B, T, 1, 64, 2, 2] at places [T, 3], in the type of `like`."""
     pe = rotations(places[None])  # [1, 1, T, 64, 2, 2]
     return pe.transpose(1, 2).to(like.dtype).expand(batch, -1, -1, -1, -1, -1)
+
+
+def run_blocks(
+    blocks: nn.ModuleList,
+    streams: Streams,
+    shared: Mapping[str, Any],
+    x: torch.Tensor,
+    control: Control | None,
+) -> torch.Tensor:
+    """Return the image's tokens [B, T, D] after all blocks.
+
+    `streams` are text and image, `shared` the further inputs of each block, `x` the latent for patches of custom nodes.
+    """
+    txt, img = streams
+    options = shared["transformer_options"]
+    replaced = options.get("patches_replace", {}).get("dit", {})
+    patches = options.get("patches", {}).get("double_block", ())
+    additions = [] if control is None else control.get("input", [])
+    for index, block in enumerate(blocks):
+        replacement = replaced.get(("double_block", index))
+        if replacement is None:
+            txt, img = block(txt, img, **shared)
+        else:
+            out = replacement({"img": img, "txt": txt, **shared}, {"original_block": _as_function(block)})
+            txt, img = out["txt"], out["img"]
+        for patch in patches:
+            out = patch({"img": img, "txt": txt, "x": x, "block_index": index, "transformer_options": options})
+            txt, img = out["txt"], out["img"]
+        addition = additions[index] if index < len(additions) else None
+        if addition is not None:
+            img = img + functional.pad(addition.to(img.dtype), (0, 0, 0, img.shape[1] - addition.shape[1]))
+    return img
 
 
 class QwenImageTransformer(QwenImageTrunk):
@@ -328,9 +360,10 @@ class QwenImageTransformer(QwenImageTrunk):
         times = torch.cat([timesteps, torch.zeros_like(timesteps)]) if is_apart else timesteps
         vec = self.time_text_embed(times, img.dtype)
         all_places = torch.cat([text_places(_size_of(image), context.shape[1], x.device), places])
-        pe = _turned(all_places, x.shape[0], img)
-        shared = {"vec": vec, "pe": pe, "transformer_options": options}
-        img = self._blocks(txt, img, {**shared, "num_drawn": num_drawn} if is_apart else shared, x, control)
+        pe = turned(all_places, x.shape[0], img)
+        shared: dict[str, Any] = {"vec": vec, "pe": pe, "transformer_options": options}
+        shared |= {"num_drawn": num_drawn} if is_apart else {}
+        img = run_blocks(self.transformer_blocks, (txt, img), shared, x, control)
         drawn = self.proj_out(self.norm_out(img[:, :num_drawn], vec[: x.shape[0]]))
         return self._image(drawn, padded)[..., : x.shape[-2], : x.shape[-1]].reshape(
             x.shape[0], self.config.out_channels, *x.shape[2:]
@@ -348,29 +381,6 @@ class QwenImageTransformer(QwenImageTrunk):
             tokens.append(patches_of(pad_to_patches(item, PATCH)))
             places.append(centred_places(size, corner, device=padded.device))
         return torch.cat(tokens, dim=1), torch.cat(places)
-
-    def _blocks(
-        self, txt: torch.Tensor, img: torch.Tensor, shared: dict[str, Any], x: torch.Tensor, control: Control | None
-    ) -> torch.Tensor:
-        """Return the image's tokens [B, T, D] after all blocks."""
-        options = shared["transformer_options"]
-        replaced = options.get("patches_replace", {}).get("dit", {})
-        patches = options.get("patches", {}).get("double_block", ())
-        additions = [] if control is None else control.get("input", [])
-        for index, block in enumerate(self.transformer_blocks):
-            replacement = replaced.get(("double_block", index))
-            if replacement is None:
-                txt, img = block(txt, img, **shared)
-            else:
-                out = replacement({"img": img, "txt": txt, **shared}, {"original_block": _as_function(block)})
-                txt, img = out["txt"], out["img"]
-            for patch in patches:
-                out = patch({"img": img, "txt": txt, "x": x, "block_index": index, "transformer_options": options})
-                txt, img = out["txt"], out["img"]
-            addition = additions[index] if index < len(additions) else None
-            if addition is not None:
-                img = img + functional.pad(addition.to(img.dtype), (0, 0, 0, img.shape[1] - addition.shape[1]))
-        return img
 
     def _image(self, tokens: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """Return the patches as a latent [B, C, h, w]."""
@@ -401,7 +411,7 @@ class QwenImageControlNet(QwenImageTrunk):
         txt = self.text(context)
         vec = self.time_text_embed(timesteps, img.dtype)
         places = torch.cat([text_places(size, context.shape[1], x.device), centred_places(size, device=x.device)])
-        pe = _turned(places, x.shape[0], img)
+        pe = turned(places, x.shape[0], img)
         repeats = math.ceil(CONTROLLED_BLOCKS / len(self.controlnet_blocks))
         additions: list[torch.Tensor] = []
         for block, last in zip(self.transformer_blocks, self.controlnet_blocks, strict=True):
