@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from darkroom.engine.families.text.qwen3_vl import qwen3_vl, qwen3_vl_config
+from darkroom.engine.families.text.qwen3_vl import SIZES_4B, qwen3_vl
 from darkroom.engine.families.text.qwen25_vl import ANSWER, DESCRIBE, SYSTEM
-from darkroom.engine.layers.qwen3_vl_vision import Qwen3VlVisionConfig
 from darkroom.engine.text.qwen_encoding import QwenEncoding, TappedQwenEncoder
 from darkroom.engine.text.qwen_tokens import IMAGE_PLACEHOLDER, QwenTokenizer
 
@@ -22,14 +21,5 @@ QWEN = qwen3_vl(
     other_widths=OTHER_WIDTHS,
     encoder_type=partial(TappedQwenEncoder, layers=LAYERS),
     tokenizer_type=partial(QwenTokenizer, repeats_images=True),
-    sizes={
-        "full": qwen3_vl_config(
-            width=WIDTH, heads=32, key_heads=8, inner_width=9728,
-            vision=Qwen3VlVisionConfig(width=1024, inner_width=4096, num_blocks=24, out_width=WIDTH),
-        ),
-        "small": qwen3_vl_config(
-            width=32, heads=1, key_heads=1, inner_width=64,
-            vision=Qwen3VlVisionConfig(width=64, inner_width=128, num_blocks=24, out_width=32, table_side=8),
-        ),
-    },
-)  # fmt: skip
+    sizes=SIZES_4B,
+)

@@ -93,6 +93,19 @@ def qwen3_vl_config(
     return VisionLanguageModelConfig(language, vision)
 
 
+SIZES_4B = {
+    "full": qwen3_vl_config(
+        width=2560, heads=32, key_heads=8, inner_width=9728,
+        vision=Qwen3VlVisionConfig(width=1024, inner_width=4096, num_blocks=24, out_width=2560),
+    ),
+    "small": qwen3_vl_config(
+        width=32, heads=1, key_heads=1, inner_width=64,
+        vision=Qwen3VlVisionConfig(width=64, inner_width=128, num_blocks=24, out_width=32, table_side=8),
+    ),
+}  # fmt: skip
+"""Configurations of the model of 4 billion weights, by the name of the size."""
+
+
 def published_layout(shapes: Shapes) -> Names | None:
     """Return the names of a file in the layout in which Alibaba publishes the model, else None."""
     if not all(any(name.startswith(prefix) for name in shapes) for prefix in PUBLISHED):
