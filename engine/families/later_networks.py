@@ -83,7 +83,6 @@ LATER_NETWORKS: tuple[LaterNetwork, ...] = (
     LaterNetwork("Kandinsky 5", ("visual_transformer_blocks.0.cross_attention.key_norm.weight",)),
     LaterNetwork("Boogu-Image", ("double_stream_layers.0.img_instruct_attn.processor.img_to_q.weight",)),
     LaterNetwork("Lens", ("transformer_blocks.0.attn.norm_added_q.weight", "transformer_blocks.0.img_mlp.w1.weight")),
-    LaterNetwork("Mage-Flow", (), (), {"txt_norm.weight": (0, 2560), "proj_out.weight": (0, 128)}),
     LaterNetwork("Ernie-Image", ("layers.0.mlp.linear_fc2.weight",)),
     LaterNetwork("HiDream-O1", ("t_embedder1.mlp.0.weight", "x_embedder.proj1.weight")),
     LaterNetwork(
@@ -123,7 +122,6 @@ SOUND_DECODER = "the decoder of audio"
 LATER_PARTS: tuple[LaterNetwork, ...] = (
     LaterNetwork("CogVideoX", ("decoder.mid_block.resnets.0.norm1.norm_layer.weight",), part=DECODER),
     LaterNetwork("MiniMax Music 3", ("dec_in_proj.weight", "decoder.model.0.weight_g"), part=SOUND_DECODER),
-    LaterNetwork("Mage-Flow", ("student.dconv_encoder.proj_out.weight",), part=DECODER),
     LaterNetwork("SeedVR2", ("decoder.up_blocks.2.upsamplers.0.upscale_conv.weight",), part=DECODER),
     LaterNetwork("Stable Audio 3", ("decoder.layers.3.transformers.0.pre_norm.alpha",), part=SOUND_DECODER),
     LaterNetwork("TRELLIS 2", ("shape_dec.blocks.1.16.to_subdiv.weight",), part=DECODER),

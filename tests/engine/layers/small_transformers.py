@@ -37,6 +37,7 @@ from darkroom.engine.families.ltx2.config import Ltx2Config
 from darkroom.engine.families.ltx2.transformer import Ltx2Transformer
 from darkroom.engine.families.ltx_video.transformer import LtxVideoConfig, LtxVideoTransformer
 from darkroom.engine.families.lumina2.transformer import JointBlock, Lumina2Config, Lumina2Transformer
+from darkroom.engine.families.mage_flow.transformer import MageFlowConfig, MageFlowTransformer
 from darkroom.engine.families.minimax_h3.layers import MiniMaxH3Config
 from darkroom.engine.families.minimax_h3.layout import Guide, Reference, flat, packed_layout
 from darkroom.engine.families.minimax_h3.transformer import MiniMaxH3Transformer
@@ -477,6 +478,13 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         ),
         _of((16, 6, 4), 24, 1.0, {}),
         ("ideogram4",),
+    ),
+    "mage_flow": SmallTransformer(
+        lambda: MageFlowTransformer(
+            MageFlowConfig(width=256, num_blocks=2, context_dim=24, in_channels=16, out_channels=16)
+        ),
+        _image(16, 24, ref_latents=lambda drawn: [drawn(BATCH, 16, 3, 5)]),
+        ("mage_flow",),
     ),
     "anima": SmallTransformer(
         lambda: AnimaTransformer(
