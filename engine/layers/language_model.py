@@ -63,6 +63,7 @@ class LanguageModelKind:
 
 LLAMA3 = LanguageModelKind("llama3", theta=5e5, eps=1e-5)
 MISTRAL3 = LanguageModelKind("mistral3", theta=1e9, eps=1e-5)
+MINISTRAL3 = LanguageModelKind("ministral3", theta=1e6, eps=1e-5)
 QWEN2 = LanguageModelKind("qwen2", sections=(16, 24, 24))
 QWEN3 = LanguageModelKind("qwen3")
 QWEN3_VL = LanguageModelKind("qwen3_vl", theta=5e6, sections=(24, 20, 20), interleaves_sections=True)

@@ -15,7 +15,7 @@ from functools import lru_cache
 from darkroom.engine.text.clip_tokens import byte_letters
 from darkroom.engine.text.vocabulary import LibraryVocabulary
 
-START_TOKEN, UNKNOWN_TOKEN = 1, 0
+START_TOKEN, END_TOKEN, UNKNOWN_TOKEN = 1, 2, 0
 WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)"
     r"|\s+"
@@ -30,7 +30,13 @@ SPECIAL = (
 @lru_cache(maxsize=2)
 def tekken_vocabulary(content: bytes) -> LibraryVocabulary:
     """Return the tokenizer of a tekken file, built once for the latest ones. Raises ValueError."""
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers  # a prompt for another encoder does without it
+    from tokenizers import (
+        Regex,
+        Tokenizer,
+        decoders,
+        models,
+        pre_tokenizers,
+    )  # a prompt for another encoder does without it
 
     try:
         special, ranks = _read(json.loads(content))
@@ -50,6 +56,7 @@ def tekken_vocabulary(content: bytes) -> LibraryVocabulary:
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
+    made.decoder = decoders.ByteLevel()
     made.add_special_tokens(list(special))
     return LibraryVocabulary(made)
 

@@ -23,6 +23,7 @@ from darkroom.engine.families.chroma.transformer import ChromaConfig, ChromaTran
 from darkroom.engine.families.chroma_radiance.transformer import ChromaRadianceConfig, ChromaRadianceTransformer
 from darkroom.engine.families.cosmos1.transformer import Cosmos1Config, Cosmos1Transformer
 from darkroom.engine.families.cosmos_predict2.transformer import CosmosPredict2Config, CosmosPredict2Transformer
+from darkroom.engine.families.ernie_image.transformer import ErnieImageConfig, ErnieImageTransformer
 from darkroom.engine.families.flux.controlnet import FluxControlNet, FluxControlNetConfig, HintKind
 from darkroom.engine.families.flux.transformer import FluxConfig, FluxTransformer
 from darkroom.engine.families.flux2.transformer import Flux2Config, Flux2Transformer
@@ -478,6 +479,15 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         ),
         _of((16, 6, 4), 24, 1.0, {}),
         ("ideogram4",),
+    ),
+    "ernie_image": SmallTransformer(
+        lambda: ErnieImageTransformer(
+            ErnieImageConfig(
+                hidden_size=256, intermediate_size=96, num_layers=2, context_dim=24, in_channels=16
+            )
+        ),
+        _of((16, 6, 4), 24, 1000.0, {}),
+        ("ernie_image",),
     ),
     "mage_flow": SmallTransformer(
         lambda: MageFlowTransformer(
