@@ -218,9 +218,11 @@ def cosmos_flow_of(config: Any) -> ContinuousCosmos:
 
 
 def flow_of(config: Any) -> Flow:
-    """Make the flow of a model's `sampling_settings`: `shift` (1: none), `multiplier` of sigma."""
+    """Make the flow of a model's `sampling_settings`: `shift` (1: none), `multiplier` of sigma, `noise_scale`."""
     settings = config.sampling_settings
-    return Flow(float(settings.get("shift", 1.0)), float(settings.get("multiplier", 1000)))
+    flow = Flow(float(settings.get("shift", 1.0)), float(settings.get("multiplier", 1000)))
+    flow.noise_scale = float(settings.get("noise_scale", 1.0))
+    return flow
 
 
 def flux_flow_of(config: Any) -> FluxFlow:

@@ -83,7 +83,6 @@ LATER_NETWORKS: tuple[LaterNetwork, ...] = (
     LaterNetwork("Kandinsky 5", ("visual_transformer_blocks.0.cross_attention.key_norm.weight",)),
     LaterNetwork("Boogu-Image", ("double_stream_layers.0.img_instruct_attn.processor.img_to_q.weight",)),
     LaterNetwork("Lens", ("transformer_blocks.0.attn.norm_added_q.weight", "transformer_blocks.0.img_mlp.w1.weight")),
-    LaterNetwork("HiDream-O1", ("t_embedder1.mlp.0.weight", "x_embedder.proj1.weight")),
     LaterNetwork(
         "SenseNova U1.5",
         (

@@ -53,3 +53,16 @@ def tokens_of(cells: torch.Tensor) -> torch.Tensor:
     """
     tokens = cells.flatten(2).transpose(1, 2)
     return tokens if tokens.is_cpu else tokens.contiguous()
+
+
+def patches_channels_first(image: torch.Tensor, patch: int) -> torch.Tensor:
+    """Return the patches of an image [B, C, H, W] as tokens [B, T, C * p * p], channels outermost."""
+    batch, channels, height, width = image.shape
+    cells = image.reshape(batch, channels, height // patch, patch, width // patch, patch)
+    return cells.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * patch * patch)
+
+
+def image_channels_first(tokens: torch.Tensor, height: int, width: int, patch: int) -> torch.Tensor:
+    """Return patches [B, T, C * p * p], channels outermost, as an image [B, C, H, W]."""
+    cells = tokens.view(tokens.shape[0], height // patch, width // patch, -1, patch, patch)
+    return cells.permute(0, 3, 1, 4, 2, 5).reshape(tokens.shape[0], -1, height, width)

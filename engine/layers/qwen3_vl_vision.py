@@ -40,17 +40,21 @@ MARK = "deepstack_merger_list.0.norm.weight"
 
 @dataclass(frozen=True, slots=True)
 class Qwen3VlVisionConfig:
-    """Configuration of the encoder. `out_width` is that of the language model's tokens, `table_side` the table's."""
+    """Configuration of the encoder. `out_width` is that of the language model's tokens, `table_side` the table's.
+
+    Without `is_tapped` the outputs of no blocks go to layers by themselves.
+    """
 
     width: int
     inner_width: int
     num_blocks: int
     out_width: int
     table_side: int = 48
+    is_tapped: bool = True
 
     @property
     def tapped(self) -> tuple[int, ...]:
-        return TAPPED_BLOCKS[self.num_blocks]
+        return TAPPED_BLOCKS[self.num_blocks] if self.is_tapped else ()
 
 
 class SeenPatches(NamedTuple):
@@ -61,14 +65,14 @@ class SeenPatches(NamedTuple):
     size: tuple[int, int]
 
 
-def qwen3_vl_vision_config(shapes: Shapes) -> Qwen3VlVisionConfig:
+def qwen3_vl_vision_config(shapes: Shapes, *, is_tapped: bool = True) -> Qwen3VlVisionConfig:
     """Return the configuration of the encoder with these tensors (names without prefix).
 
     Raises:
         KeyError: no published encoder has so many blocks.
     """
     num_blocks = count_children(shapes, "blocks")
-    if num_blocks not in TAPPED_BLOCKS:
+    if is_tapped and num_blocks not in TAPPED_BLOCKS:
         raise KeyError(f"blocks.{max(TAPPED_BLOCKS) - 1}.norm1.weight")
     num_places, width = shapes["pos_embed.weight"]
     return Qwen3VlVisionConfig(
@@ -77,6 +81,7 @@ def qwen3_vl_vision_config(shapes: Shapes) -> Qwen3VlVisionConfig:
         num_blocks=num_blocks,
         out_width=shapes["merger.linear_fc2.weight"][0],
         table_side=round(num_places**0.5),
+        is_tapped=is_tapped,
     )
 
 

@@ -30,13 +30,8 @@ SPECIAL = (
 @lru_cache(maxsize=2)
 def tekken_vocabulary(content: bytes) -> LibraryVocabulary:
     """Return the tokenizer of a tekken file, built once for the latest ones. Raises ValueError."""
-    from tokenizers import (
-        Regex,
-        Tokenizer,
-        decoders,
-        models,
-        pre_tokenizers,
-    )  # a prompt for another encoder does without it
+    # Here alone: a prompt for another encoder does without it.
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     try:
         special, ranks = _read(json.loads(content))

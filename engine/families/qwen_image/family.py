@@ -7,16 +7,19 @@ from darkroom.engine.diffusion.model_sampling_variants import flux_flow_of
 from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
+    Match,
     ModelFamily,
     NotRecognised,
     Parameterisation,
     Shapes,
+    TensorIndex,
 )
 from darkroom.engine.families.qwen_image.controlnet_files import BLOCKWISE, control_networks
 from darkroom.engine.families.qwen_image.denoiser import QwenImageDenoiser
 from darkroom.engine.families.qwen_image.transformer import (
     BLOCK,
     HINT,
+    LAST,
     LAYERED,
     MARK,
     QwenImageConfig,
@@ -26,10 +29,12 @@ from darkroom.engine.families.qwen_image.transformer import (
 from darkroom.engine.families.text.qwen25_vl import TEMPLATE, qwen_7b
 from darkroom.engine.families.transformer_files import PREFIX, always, detect_by, transformer
 from darkroom.engine.families.wan.vae_files import WAN_VAE, WanLatentFormat
+from darkroom.engine.formats.weight_file import shape_of
 from darkroom.engine.settings import DtypePolicy
 
 PREFIXES = (PREFIX, "diffusion_model.", "transformer.", "")  # of files of the network alone
 CONTEXT_DIM = 3584
+CHANNELS_OF_CELLS = 128  # of a network whose tokens are single cells
 NUM_BLOCKS = 60
 FLOW = Parameterisation(flux_flow_of, {"shift": 1.15})
 MERGED_BLOCKS = (
@@ -54,14 +59,24 @@ DENOISER = transformer(
 )
 
 
+find = detect_by(DENOISER, needs=(MARK,), lacks=(HINT,))  # its ControlNets have such blocks and a text's norm too
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the network by its blocks and the norm of its text, unless its tokens are single cells (Mage-Flow)."""
+    match = find(index)
+    if match is not None and LAST in match.names and shape_of(match.names[LAST], index.shapes)[0] == CHANNELS_OF_CELLS:
+        return None
+    return match
+
+
 FAMILY = ModelFamily(
     name="qwen_image",
     label="Qwen-Image",
     lineage=("flux", "wan"),
     file_words=("qwenimage",),
     other_file_words=("qwenimagelayered",),
-    # Recognised by its blocks and the norm of its text; its ControlNets have these too.
-    detect=detect_by(DENOISER, needs=(MARK,), lacks=(HINT,)),
+    detect=detect,
     parameterise=always(FLOW),
     denoiser=DENOISER,
     denoiser_type=QwenImageDenoiser,

@@ -7,11 +7,10 @@ from typing import Annotated, Any
 import torch
 
 from darkroom.contract.graph.facts import NodeFacts
-from darkroom.engine.diffusion.model_sampling_variants import Flow
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
-from darkroom.engine.nodes.library.sampling.model_sampling import MODEL_MODULE, sampled_with
+from darkroom.engine.nodes.library.sampling.model_sampling import MODEL_MODULE, sampled_with_flow
 from darkroom.engine.nodes.library.sampling.skip_layers import (
     GUIDANCE_CATEGORY,
     Layers,
@@ -97,7 +96,7 @@ def triple_clip_loader(
     facts=NodeFacts(items="alike"),
 )
 def model_sampling_sd3(context: NodeContext, *, model: MODEL, shift: Shift = 3.0) -> MODEL:
-    return sampled_with(model, Flow(shift, multiplier=1000))
+    return sampled_with_flow(model, shift, 1000.0)
 
 
 @node("SkipLayerGuidanceSD3", display_name=None, category=GUIDANCE_CATEGORY, python_module=MODULE,

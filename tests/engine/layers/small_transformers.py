@@ -28,6 +28,7 @@ from darkroom.engine.families.flux.controlnet import FluxControlNet, FluxControl
 from darkroom.engine.families.flux.transformer import FluxConfig, FluxTransformer
 from darkroom.engine.families.flux2.transformer import Flux2Config, Flux2Transformer
 from darkroom.engine.families.hidream.transformer import HiDreamConfig, HiDreamTransformer
+from darkroom.engine.families.hidream_o1.transformer import HiDreamO1Config, HiDreamO1Transformer
 from darkroom.engine.families.hunyuan3d.transformer import Hunyuan3dConfig, Hunyuan3dTransformer
 from darkroom.engine.families.hunyuan_dit.controlnet import HunyuanDitControlNet
 from darkroom.engine.families.hunyuan_dit.transformer import HunyuanDitConfig, HunyuanDitTransformer
@@ -69,6 +70,7 @@ from darkroom.engine.families.wan.uni3c import ControlBlock as CameraControlBloc
 from darkroom.engine.families.wan.uni3c import Uni3cConfig
 from darkroom.engine.families.wan.vace import WanVaceConfig, WanVaceTransformer
 from darkroom.engine.formats.unfilled import give_memory, unfilled
+from darkroom.engine.layers.qwen3_vl_vision import Qwen3VlVisionConfig
 from darkroom.engine.layers.rotary import rotations
 
 BATCH = 2
@@ -128,6 +130,15 @@ def _streams(channels: int, width: int) -> Callable[[Drawn], Inputs]:
         return {"x": streams, "timesteps": (times, drawn.times()), "context": drawn(BATCH, 5, width)}
 
     return inputs
+
+
+def _hidream_o1(drawn: Drawn) -> Inputs:
+    angles = drawn(1, 5 + 6, 64).float()
+    return {
+        "x": drawn(BATCH, 3, 64, 96), "timesteps": drawn.times(1000.0), "context": drawn(BATCH, 5, 1),
+        "input_ids": torch.arange(5).expand(BATCH, -1), "cosines": angles.cos().expand(BATCH, -1, -1),
+        "sines": angles.sin().expand(BATCH, -1, -1),
+    }  # fmt: skip
 
 
 FLUX = FluxConfig(width=256, num_double=2, num_single=2, context_dim=24, label_dim=16)
@@ -488,6 +499,18 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         ),
         _of((16, 6, 4), 24, 1000.0, {}),
         ("ernie_image",),
+    ),
+    "hidream_o1": SmallTransformer(
+        lambda: HiDreamO1Transformer(
+            HiDreamO1Config(
+                vision=Qwen3VlVisionConfig(
+                    width=64, inner_width=32, num_blocks=1, out_width=256, table_side=4, is_tapped=False
+                ),
+                hidden_size=256, intermediate_size=96, num_layers=2, key_heads=1, vocabulary_size=16,
+            )
+        ),
+        _hidream_o1,
+        ("hidream_o1",),
     ),
     "mage_flow": SmallTransformer(
         lambda: MageFlowTransformer(

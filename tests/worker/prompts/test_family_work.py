@@ -21,7 +21,7 @@ TOLERANCE: Final = 0.1
 CELL_PX: Final = {  # of the latent: pixels a side; 8 for the others
     "ltx_video": 32, "ltx2": 32, "wan22": 16, "cascade": 42, "hunyuan_image": 32, "hunyuan_image_refiner": 16,
     "flux2": 16, "chroma_radiance": 1, "qwen_image21": 16,
-    "mage_flow": 16, "ernie_image": 16,
+    "mage_flow": 16, "ernie_image": 16, "hidream_o1": 1,
 }  # fmt: skip
 WITH_FRAMES: Final = frozenset({
     "hunyuan_video", "wan", "wan22", "ltx_video", "ltx2", "mochi", "cosmos1", "cosmos_predict2", "qwen_image", "krea2",
@@ -35,7 +35,7 @@ LATENTS: Final = {
 MORE_CHANNELS: Final = {"svd": 4, "zero123": 4, "hunyuan_image_refiner": 64}  # of the image that they are given
 TEXT_WIDTHS: Final = {
     "ltx2": 7680, "ace_step": 768, "ace_step15": 1024, "aura_flow": 2048, "cascade": 1280, "flux2": 15360,
-    "hunyuan3d": 1536, "krea2": 30720, "mage_flow": 2560, "ernie_image": 3072,
+    "hunyuan3d": 1536, "krea2": 30720, "mage_flow": 2560, "ernie_image": 3072, "hidream_o1": 1,
     "lumina2": 2304, "omnigen2": 2048, "qwen_image": 3584, "z_image": 2560, "hunyuan_image": 3584,
     "hunyuan_image_refiner": 3584, "sd15": 768, "zero123": 768, "svd": 1024, "sd2": 1024, "sdxl": 2048,
     "sdxl_refiner": 1280, "stable_audio": 768, "cosmos1": 1024, "cosmos_predict2": 1024, "hunyuan_dit": 1024,
@@ -74,6 +74,9 @@ def more_inputs(name: str, batch: int) -> dict[str, Any]:
     if name == "ace_step15":
         codes = torch.zeros(1, 600, dtype=torch.long)
         return {"lyric_embed": empty(1, 200, 1024), "refer_audio": empty(1, 64, 3000), "audio_codes": codes}
+    if name == "hidream_o1":
+        turns = empty(1, NUM_WORDS + 64 * 64, 64)
+        return {"input_ids": torch.zeros(1, NUM_WORDS, dtype=torch.long), "cosines": turns, "sines": turns}
     widths = {"sd3": 2048, "sdxl": 2816, "sdxl_refiner": 2560, "svd": 768}
     more = {"num_frames": batch} if name == "svd" else {}
     return {"y": empty(batch, widths[name]), **more} if name in widths else more

@@ -23,6 +23,7 @@ from darkroom.engine.diffusion.model_sampling_variants import (
     DiscreteImageToImage,
     DiscreteImageToImageFlow,
     DistilledSchedule,
+    Flow,
     Lcm,
 )
 from darkroom.engine.models.model import Model
@@ -85,6 +86,16 @@ def sampled_with(model: Model, sampling: object) -> Model:
     patched = model.clone()
     patched.add_object_patch("model_sampling", sampling)
     return patched
+
+
+def sampled_with_flow(model: Model, shift: float, multiplier: float) -> Model:
+    """Return a clone of a model that is sampled with a flow of its scale of noise, with another shift.
+
+    The network takes the noise level times `multiplier`.
+    """
+    flow = Flow(shift, multiplier)
+    flow.noise_scale = getattr(model.get_model_object("model_sampling"), "noise_scale", flow.noise_scale)
+    return sampled_with(model, flow)
 
 
 @node(
