@@ -73,14 +73,12 @@ def positions_of(rows: int, columns: int, num_text: int, options: Options | None
 
     The `rope_options` of `options` scale and shift those of the image.
     """
-    row, column = (
-        axis_positions(count, axis, options, device)[shaped]
-        for count, axis, shaped in ((rows, "y", (slice(None), None)), (columns, "x", (None, slice(None))))
-    )
-    index = axis_positions(1, "t", options, device, first=num_text)
-    image = torch.stack(torch.broadcast_tensors(index[None], row, column), dim=-1).flatten(0, 1)
+    image = torch.empty(rows, columns, len(AXES), device=device)
+    image[..., 0] = axis_positions(1, "t", options, device, first=num_text)
+    image[..., 1] = axis_positions(rows, "y", options, device)[:, None]
+    image[..., 2] = axis_positions(columns, "x", options, device)[None, :]
     text = torch.arange(num_text, dtype=torch.float32, device=device)[:, None]
-    return torch.cat([image, functional.pad(text, (0, len(AXES) - 1))])
+    return torch.cat([image.flatten(0, 1), functional.pad(text, (0, len(AXES) - 1))])
 
 
 def turning(positions: torch.Tensor) -> torch.Tensor:
@@ -95,12 +93,12 @@ def turning(positions: torch.Tensor) -> torch.Tensor:
     angles = torch.cat(parts, dim=-1).repeat_interleave(2, dim=-1)  # [T, W]
     first, second = angles.chunk(2, dim=-1)
     matrices = torch.stack([first.cos(), -first.sin(), second.sin(), second.cos()], dim=-1)
-    return matrices.float().unflatten(-1, (2, 2))[None, :, None]
+    return matrices.float().view(1, len(positions), 1, -1, 2, 2)
 
 
 def fellows_joined(heads: torch.Tensor) -> torch.Tensor:
     """Return heads [..., W] with channels n and n + W / 2 beside each other."""
-    return heads.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
+    return heads.reshape(*heads.shape[:-1], 2, -1).transpose(-1, -2).flatten(-2)
 
 
 def time_waves(times: torch.Tensor, size: int) -> torch.Tensor:
@@ -129,7 +127,7 @@ class StreamAttention(nn.Module):
     def forward(self, x: torch.Tensor, turns: torch.Tensor, options: Options | None) -> torch.Tensor:
         """Return [B, T, D]."""
         q, k = (
-            fellows_joined(norm(layer(x).unflatten(-1, (self.heads, HEAD_DIM))))
+            fellows_joined(norm(layer(x).view(*x.shape[:2], self.heads, HEAD_DIM)))
             for layer, norm in ((self.to_q, self.norm_q), (self.to_k, self.norm_k))
         )
         q, k = self.rotary_heads([(q, None)], [(k, None)], turns)
@@ -233,5 +231,5 @@ class ErnieImageTransformer(nn.Module):
         modulation = self.adaLN_modulation(time)[:, None].chunk(6, dim=-1)
         for layer in self.layers:
             stream = layer(stream, turns, modulation, transformer_options)
-        drawn = self.final_linear(self.final_norm(stream[:, : image.shape[1]], time))
+        drawn: torch.Tensor = self.final_linear(self.final_norm(stream[:, : image.shape[1]], time))
         return drawn.transpose(1, 2).reshape(x.shape)

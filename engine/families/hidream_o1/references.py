@@ -56,7 +56,7 @@ def _prepared(image: torch.Tensor, side_px: int, seen_px: int) -> Reference:
     patches = patches_channels_first(fitted * 2.0 - 1.0, PATCH_PX)
     seen_width = math.sqrt(seen_px * seen_px * (width / height))
     seen_height = seen_width / (width / height)
-    seen = resize(fitted, *(_whole_cells(side) for side in (seen_width, seen_height)), "lanczos")
+    seen = resize(fitted, _whole_cells(seen_width), _whole_cells(seen_height), "lanczos")
     return Reference(patches, (height // PATCH_PX, width // PATCH_PX), seen[0].movedim(0, -1))
 
 

@@ -88,7 +88,7 @@ class SeamSmoothing:
             for shift in shifts
         ]
         blended = self._blended(torch.stack(predictions), shifts)
-        share = inside_borders(*x.shape[-2:], x.device).to(prediction.dtype) * self.strength
+        share = inside_borders(x.shape[-2], x.shape[-1], x.device).to(prediction.dtype) * self.strength
         return prediction * (1.0 - share) + blended * share
 
     def _shifts_at(self, sigma: float) -> Sequence[Shift]:

@@ -198,7 +198,7 @@ class HiDreamO1Transformer(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         """Computation type."""
-        return self.compute_dtype or self.x_embedder["proj2"].weight.dtype
+        return self.compute_dtype or self.language_model.embed_tokens.weight.dtype
 
     def read_images(self, images: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
         """Return images [H, W, 3] of 0..1 as tokens of the text [1, S, D], behind each other."""

@@ -57,13 +57,14 @@ class NumberedImagesTokenizer(QwenTokenizer):
 
         With `prevent_empty_text` an empty prompt is a space.
         """
-        image = kwargs.pop("image", None)
+        image = kwargs.get("image")
         if isinstance(image, torch.Tensor) and not images:
             images = torch.split(image, 1)
         template = llama_template or (image_template(len(images)) if images else None)
         return super().tokenize_with_weights(
             text or (" " if kwargs.get("prevent_empty_text") else ""), return_word_ids, tokenizer_options,
-            llama_template=template, images=images, **kwargs,
+            llama_template=template, images=images, skip_template=kwargs.get("skip_template"),
+            thinking=kwargs.get("thinking"),
         )  # fmt: skip
 
 

@@ -139,7 +139,7 @@ class MageFlowTransformer(nn.Module):
         }
         num_drawn = images[0][0, 0].numel()
         img = run_blocks(self.transformer_blocks, (streams["txt"], streams["img"]), shared, x, control)
-        drawn = self.proj_out(self.norm_out(img[:, :num_drawn], shared["vec"]))
+        drawn: torch.Tensor = self.proj_out(self.norm_out(img[:, :num_drawn], shared["vec"]))
         return drawn.transpose(1, 2).reshape(x.shape[0], self.config.out_channels, *x.shape[2:])
 
     def _streams(self, images: Sequence[torch.Tensor], context: torch.Tensor, options: Options) -> dict[str, Any]:

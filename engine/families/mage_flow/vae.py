@@ -183,7 +183,7 @@ class MageDecoder(nn.Module):
             cells = block(cells, time)
         patches = cells.permute(0, 2, 3, 1).flatten(0, 2)  # [B * N, D]
         pixels = self.dec_net(self._pixels(read), patches)
-        colours = self.final_layer["linear"](self.final_layer["norm"](pixels))  # [B * N, P, 3]
+        colours: torch.Tensor = self.final_layer["linear"](self.final_layer["norm"](pixels))  # [B * N, P, 3]
         image = colours.view(batch, rows, columns, PATCH_PX, PATCH_PX, 3).permute(0, 5, 1, 3, 2, 4)
         return image.reshape(batch, 3, rows * PATCH_PX, columns * PATCH_PX)
 

@@ -59,12 +59,12 @@ class CellBlock(nn.Module):
     def forward(self, x: torch.Tensor, time: torch.Tensor | None = None) -> torch.Tensor:
         """Return [B, D, h, w]. `time` is [1, D]."""
         if self.adaLN_modulation is None or time is None:
-            mixed = x + self._mixed(self.norm1(x))
+            mixed: torch.Tensor = x + self._mixed(self.norm1(x))
             return mixed + self._widened(self.norm2(mixed))
         parts = self.adaLN_modulation(time)[..., None, None].chunk(6, dim=1)
         shift, scale, gate, second_shift, second_scale, second_gate = parts
-        mixed = x + gate * self._mixed(self.norm1(x) * (1 + scale) + shift)
-        return mixed + second_gate * self._widened(self.norm2(mixed) * (1 + second_scale) + second_shift)
+        changed: torch.Tensor = x + gate * self._mixed(self.norm1(x) * (1 + scale) + shift)
+        return changed + second_gate * self._widened(self.norm2(changed) * (1 + second_scale) + second_shift)
 
     def _mixed(self, x: torch.Tensor) -> torch.Tensor:
         cells = functional.gelu(self.conv2(self.conv1(x)))
@@ -83,7 +83,7 @@ class WindowAttention(AttnBlock):
         height, width = x.shape[-2:]
         padded = functional.pad(self.norm(x), (0, -width % WINDOW, 0, -height % WINDOW), mode="replicate")
         rows, columns = padded.shape[-2] // WINDOW, padded.shape[-1] // WINDOW
-        cells = padded.unflatten(3, (columns, WINDOW)).unflatten(2, (rows, WINDOW))
+        cells = padded.reshape(*padded.shape[:2], rows, WINDOW, columns, WINDOW)
         windows = cells.permute(0, 2, 4, 1, 3, 5).flatten(0, 2)  # [B * windows, D, 32, 32]
         attended = self.attended(windows).view(x.shape[0], rows, columns, -1, WINDOW, WINDOW)
         image = attended.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)

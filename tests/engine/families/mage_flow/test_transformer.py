@@ -41,11 +41,11 @@ def test_positions_count_from_behind_the_middle() -> None:
 
 def test_frequencies_of_the_time_have_the_digits_of_bfloat16() -> None:
     embedder = RoundedTimeEmbedder(4)
-    first, second = embedder.timestep_embedder["linear_1"], embedder.timestep_embedder["linear_2"]
-    torch.nn.init.zeros_(first.bias)
-    torch.nn.init.eye_(first.weight)
-    torch.nn.init.zeros_(second.bias)
-    torch.nn.init.eye_(second.weight)
+    for name in ("linear_1", "linear_2"):
+        layer = embedder.timestep_embedder[name]
+        assert isinstance(layer, torch.nn.Linear)
+        torch.nn.init.zeros_(layer.bias)
+        torch.nn.init.eye_(layer.weight)
     rounded = torch.exp(torch.tensor(-9.2103404 / 128)).to(torch.bfloat16).float()
     waves = torch.cos(torch.stack([torch.tensor(1.0), rounded]) * 250.0)
     torch.testing.assert_close(
