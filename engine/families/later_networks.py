@@ -16,8 +16,6 @@ from darkroom.engine.families.base import Shapes
 # Before the names of a network's tensors; the longest come first, since a shorter one would begin some of them.
 PREFIXES = ("model.diffusion_model.", "diffusion_model.", "model.model.", "transformer.", "model.", "net.", "")
 
-FLUX_BLOCK = "double_blocks.0.img_mlp.0.weight"
-POOLED = "vector_in.in_layer.weight"
 WAN_LAST, MODEL_TYPE = "head.modulation", "model_type"
 WAN_TYPES = (
     "t2v", "i2v", "vace", "camera", "camera_2.2", "s2v", "humo", "animate", "animate2", "flow_rvs", "scail", "scail2",
@@ -58,12 +56,6 @@ class LaterNetwork:
 # The more telling first where one has the tensors of another.
 LATER_NETWORKS: tuple[LaterNetwork, ...] = (
     LaterNetwork("Ovis-Image", ("double_blocks.0.img_mlp.gate_proj.weight", "txt_in.weight")),
-    LaterNetwork(
-        "LongCat-Image",
-        (FLUX_BLOCK, "img_in.weight"),
-        (POOLED, "double_stream_modulation_img.lin.weight"),
-        {"txt_in.weight": (1, 3584)},
-    ),
     LaterNetwork(
         "HunyuanVideo 1.5",
         ("txt_in.individual_token_refiner.blocks.0.norm1.weight", "cond_type_embedding.weight"),

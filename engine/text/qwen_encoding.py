@@ -68,6 +68,7 @@ class QwenEncoder(TokenEncoder):
     encoding: QwenEncoding
     masks_padding = True  # what is behind a token of padding is not seen
     ends_with_norm = True  # the last layer is read behind the final norm
+    padding_position: float | None = None  # of padding behind images; None: it counts on
     end_tokens = (PAD_TOKEN, END_TOKEN)  # behind which a written text is over
 
     def encode(self, chunk: Sequence[Any], layer_idx: int | None) -> torch.Tensor:
@@ -87,10 +88,17 @@ class QwenEncoder(TokenEncoder):
         num_seen = numbers.index(PAD_TOKEN) if is_padded else len(numbers)
         seen = seen_rows(tokens, num_rows, len(rows), num_seen)
         mask = None if all(seen) else torch.tensor([seen], dtype=torch.bool, device=rows.device)
-        positions = places_among(images, len(rows)).to(rows.device) if images else None
+        positions = self._positions(images, seen).to(rows.device) if images else None
         last = None if self.ends_with_norm else self.num_layers - 1
         cond = self._states(rows[None], mask, last if is_last else layer_idx, positions, added).float()
         return Read(cond, list(accumulate(num_rows, initial=0)), images)
+
+    def _positions(self, images: Sequence[SeenImage], seen: Sequence[int]) -> torch.Tensor:
+        """Return the positions [3, T] of tokens with images among them; `seen` is 1 for rows that others attend to."""
+        positions = places_among(images, len(seen))
+        if self.padding_position is not None:
+            positions[:, torch.tensor(seen) == 0] = self.padding_position
+        return positions
 
     def written(self, chunk: Sequence[Any]) -> Generator[torch.Tensor, int, None]:
         """Yield the scores [1, V] of the token that follows, and take it; each is seen by those behind it.

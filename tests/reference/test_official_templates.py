@@ -39,8 +39,6 @@ LACKING_FAMILIES = {
     "image_kandinsky5_t2i": "kandinsky5_image",
     "image_lens_t2i": "lens",
     "image_lens_turbo_t2i": "lens",
-    "image_longcat_image_edit": "longcat_image",
-    "image_longcat_text_to_image": "longcat_image",
     "image_moss_image_base_t2i": "moss_image",
     "image_moss_image_t2i": "moss_image",
     "image_newbieimage_exp0_1-t2i": "newbie",

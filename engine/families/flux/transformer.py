@@ -151,6 +151,28 @@ def reference_corners(
     return corners
 
 
+def with_references(
+    padded: torch.Tensor,
+    target: tuple[int, int],
+    references: Sequence[torch.Tensor],
+    method: str,
+    options: Options,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the patches of an image and of its references behind each other, and their places.
+
+    `target` is the size of the image before it was padded.
+    """
+    tokens, places = [patches_of(padded)], [places_of(padded, options=options)]
+    whole = (-(-target[0] // PATCH) * PATCH, -(-target[1] // PATCH) * PATCH)
+    sizes = [(int(item.shape[-2]), int(item.shape[-1])) for item in references]
+    for item, (index, row, column) in zip(references, reference_corners(sizes, whole, method), strict=True):
+        latent = pad_to_patches(item, PATCH)
+        tokens.append(patches_of(latent))
+        corner = {"row": (row + 1) // PATCH, "column": (column + 1) // PATCH}
+        places.append(places_of(latent, index=index, options=options, **corner))
+    return torch.cat(tokens, dim=1), torch.cat(places, dim=1)
+
+
 # --- layers ----------------------------------------------------------------------------------------------------------
 
 
@@ -444,30 +466,11 @@ class FluxTransformer(FluxTrunk):
         options = {} if transformer_options is None else transformer_options
         height, width = x.shape[-2:]
         padded = pad_to_patches(x, PATCH)
-        tokens, places = self._with_references(padded, (height, width), ref_latents, ref_latents_method, options)
+        tokens, places = with_references(padded, (height, width), ref_latents, ref_latents_method, options)
         vec = self.vector(timesteps, y, guidance, x.dtype)  # [B, D]
         out = self._blocks(tokens, places, context, vec, control, options, attention_mask)
         drawn = self.final_layer(out[:, : patches_of(padded).shape[1]], vec)
         return image_of(drawn, padded, self.config.out_channels)[..., :height, :width]
-
-    def _with_references(
-        self,
-        padded: torch.Tensor,
-        target: tuple[int, int],
-        references: Sequence[torch.Tensor],
-        method: str,
-        options: Options,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the patches of the image and of its references behind each other, and their places."""
-        tokens, places = [patches_of(padded)], [places_of(padded, options=options)]
-        whole = (-(-target[0] // PATCH) * PATCH, -(-target[1] // PATCH) * PATCH)
-        sizes = [(int(item.shape[-2]), int(item.shape[-1])) for item in references]
-        for item, (index, row, column) in zip(references, reference_corners(sizes, whole, method), strict=True):
-            latent = pad_to_patches(item, PATCH)
-            tokens.append(patches_of(latent))
-            corner = {"row": (row + 1) // PATCH, "column": (column + 1) // PATCH}
-            places.append(places_of(latent, index=index, options=options, **corner))
-        return torch.cat(tokens, dim=1), torch.cat(places, dim=1)
 
     def _blocks(
         self,

@@ -73,6 +73,7 @@ HERE: Mapping[str, tuple[str, str]] = {
     "Lumina2": ("lumina2", ""),
     "ZImage": ("z_image", ""),
     "MageFlow": ("mage_flow", ""),
+    "LongCatImage": ("longcat_image", ""),
     "HiDreamO1": ("hidream_o1", ""),
     "ErnieImage": ("ernie_image", ""),
     "WAN21_T2V": ("wan", ""),
@@ -109,7 +110,6 @@ HERE: Mapping[str, tuple[str, str]] = {
 # Class of the network -> name by which its files are refused.
 REFUSED: Mapping[str, str] = {
     "StableAudio3": "Stable Audio 3",
-    "LongCatImage": "LongCat-Image",
     "Ovis-Image": "Ovis-Image",
     "HunyuanVideo15": "HunyuanVideo 1.5",
     "HunyuanVideo15_SR_Distilled": "HunyuanVideo 1.5",

@@ -35,6 +35,7 @@ from darkroom.engine.families.hunyuan_dit.transformer import HunyuanDitConfig, H
 from darkroom.engine.families.hunyuan_video.transformer import HunyuanVideoConfig, HunyuanVideoTransformer
 from darkroom.engine.families.ideogram4.transformer import Ideogram4Config, Ideogram4Transformer
 from darkroom.engine.families.krea2.transformer import FusionConfig, Krea2Config, Krea2Transformer
+from darkroom.engine.families.longcat_image.transformer import LongCatImageConfig, LongCatImageTransformer
 from darkroom.engine.families.ltx2.config import Ltx2Config
 from darkroom.engine.families.ltx2.transformer import Ltx2Transformer
 from darkroom.engine.families.ltx_video.transformer import LtxVideoConfig, LtxVideoTransformer
@@ -511,6 +512,11 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         ),
         _hidream_o1,
         ("hidream_o1",),
+    ),
+    "longcat_image": SmallTransformer(
+        lambda: LongCatImageTransformer(LongCatImageConfig(width=256, num_double=2, num_single=2, context_dim=24)),
+        _image(16, 24, ref_latents=lambda drawn: [drawn(BATCH, 16, 4, 4)]),
+        ("longcat_image",),
     ),
     "mage_flow": SmallTransformer(
         lambda: MageFlowTransformer(

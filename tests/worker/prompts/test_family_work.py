@@ -35,7 +35,7 @@ LATENTS: Final = {
 MORE_CHANNELS: Final = {"svd": 4, "zero123": 4, "hunyuan_image_refiner": 64}  # of the image that they are given
 TEXT_WIDTHS: Final = {
     "ltx2": 7680, "ace_step": 768, "ace_step15": 1024, "aura_flow": 2048, "cascade": 1280, "flux2": 15360,
-    "hunyuan3d": 1536, "krea2": 30720, "mage_flow": 2560, "ernie_image": 3072, "hidream_o1": 1,
+    "hunyuan3d": 1536, "krea2": 30720, "mage_flow": 2560, "ernie_image": 3072, "longcat_image": 3584, "hidream_o1": 1,
     "lumina2": 2304, "omnigen2": 2048, "qwen_image": 3584, "z_image": 2560, "hunyuan_image": 3584,
     "hunyuan_image_refiner": 3584, "sd15": 768, "zero123": 768, "svd": 1024, "sd2": 1024, "sdxl": 2048,
     "sdxl_refiner": 1280, "stable_audio": 768, "cosmos1": 1024, "cosmos_predict2": 1024, "hunyuan_dit": 1024,
