@@ -61,9 +61,9 @@ class CellBlock(nn.Module):
         if self.adaLN_modulation is None or time is None:
             mixed: torch.Tensor = x + self._mixed(self.norm1(x))
             return mixed + self._widened(self.norm2(mixed))
-        parts = self.adaLN_modulation(time)[..., None, None].chunk(6, dim=1)
+        parts: tuple[torch.Tensor, ...] = self.adaLN_modulation(time)[..., None, None].chunk(6, dim=1)
         shift, scale, gate, second_shift, second_scale, second_gate = parts
-        changed: torch.Tensor = x + gate * self._mixed(self.norm1(x) * (1 + scale) + shift)
+        changed = x + gate * self._mixed(self.norm1(x) * (1 + scale) + shift)
         return changed + second_gate * self._widened(self.norm2(changed) * (1 + second_scale) + second_shift)
 
     def _mixed(self, x: torch.Tensor) -> torch.Tensor:
