@@ -41,10 +41,12 @@ FAST = {
     "vision_nodes": ("frames_film", "frames_rife", "da3_mono_sky", "da3_views", "moge_v1", "moge_v2"),
     "templates": ("image_flux2", "image_krea2_turbo_t2i", "image_sdxl_simple", "utility-gan_upscaler"),
     "later_sampling": ("flux_nag", "flux_scale_rope", "ltxv_windows", "node_cfg_override_two", "prompt_japanese"),
+    "flux_keys": ("keys_klein_batch_cfg",),
     "wan_later": ("wan_a2_cache_int4", "wan_scail2_bare", "wan_ar_lora"),
 }  # fmt: skip
 
 SLOW = {
+    "flux_keys": ("keys_dev", "keys_klein", "keys_none_dev", "keys_none_klein"),
     "vision_nodes": (
         "background_birefnet", "background_cut_out", "da3_mono_lower_bound", "da3_small_batch", "da3_two_views",
         "frames_film_video", "frames_rife_raw_odd_size", "frames_rife_sixteen", "moge_levels", "moge_panorama",

@@ -13,12 +13,12 @@ from torch.nn import functional
 
 from darkroom.engine.diffusion.conditions import (
     BatchedInput,
+    ConstantInput,
     ListInput,
     RegularInput,
     spread_to_batch_size,
 )
 from darkroom.engine.diffusion.denoiser import fit
-from darkroom.engine.families.flux.reference_images import method_at_the_time
 from darkroom.engine.families.joint_text_denoiser import JointTextDenoiser
 from darkroom.engine.layers.patches import PATCH
 
@@ -46,7 +46,7 @@ class FluxDenoiser(JointTextDenoiser):
             inputs["ref_latents"] = ListInput([self.process_latent_in(item) for item in references])
             method = kwargs.get("reference_latents_method")
             if method is not None:
-                inputs["ref_latents_method"] = method_at_the_time(method)
+                inputs["ref_latents_method"] = ConstantInput(method)
         return inputs
 
     def concat_cond(self, **kwargs: Any) -> torch.Tensor | None:

@@ -6,6 +6,8 @@ from typing import Annotated
 
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.diffusion.model_sampling_variants import FluxFlow
+from darkroom.engine.diffusion.wrappers import OUTER_SAMPLE, with_option_for_run
+from darkroom.engine.families.flux.reference_keys import OPTION, ReferenceKeys
 from darkroom.engine.families.flux.uso_files import StyleTokens, layer_outputs
 from darkroom.engine.images.pixels import resize_image
 from darkroom.engine.nodes.base import NodeContext, NodeEnvironment
@@ -17,6 +19,7 @@ from darkroom.engine.nodes.widgets import Float, Int, OpenCombo, PromptText
 
 MODULE = "comfy_extras.nodes_flux"
 CATEGORY = "model/conditioning/flux"
+KEEPING_FAMILIES = ("flux", "flux2", "longcat_image")  # whose blocks keep keys of reference images
 # Widths and heights that Flux Kontext was trained with.
 KONTEXT_SIZES_PX = (
     (672, 1568), (688, 1504), (720, 1456), (752, 1392), (800, 1328), (832, 1248), (880, 1184), (944, 1104),
@@ -129,7 +132,24 @@ def uso_style_reference(
     return styled
 
 
+@node("FluxKVCache", display_name="Flux KV Cache", category="experimental", python_module=MODULE, experimental=True)
+def flux_kv_cache(context: NodeContext, *, model: MODEL) -> MODEL:
+    """Keep the keys and values of reference images from the first step on, and see them as if their time was 0.
+
+    Raises ValueError for a model that is none of Flux's kind.
+    """
+    family = model.model.model_config.family
+    if family.name not in KEEPING_FAMILIES:
+        raise ValueError(
+            f"model: it keeps no keys of reference images; got {family.label}, expected Flux.1, Flux.2 or LongCat-Image"
+        )
+    keeping = model.clone()
+    keeping.remove_wrappers_with_key(OUTER_SAMPLE, OPTION)
+    keeping.add_wrapper_with_key(OUTER_SAMPLE, OPTION, with_option_for_run(OPTION, lambda free_bytes: ReferenceKeys()))
+    return keeping
+
+
 NODES = (
     clip_text_encode_flux, flux_guidance, flux_disable_guidance, flux_kontext_image_scale,
-    flux_kontext_multi_reference_latent_method, model_sampling_flux, uso_style_reference,
+    flux_kontext_multi_reference_latent_method, model_sampling_flux, uso_style_reference, flux_kv_cache,
 )  # fmt: skip

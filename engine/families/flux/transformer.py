@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from darkroom.engine.families.flux.reference_keys import BLOCK_OPTION, OPTION, BlockKeys, ReferenceKeys
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.block_calls import BlockFunction, Control
@@ -34,8 +35,10 @@ from darkroom.engine.layers.transformer_layers import (
     GatedResidual,
     Gelu,
     JoinedActivation,
+    Modulator,
     ResidualNorm,
     RotaryHeads,
+    Stretches,
     finite,
 )
 from darkroom.engine.layers.unet_layers import Options, timestep_embedding
@@ -43,7 +46,8 @@ from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 HEAD_WIDTH = 128
 TIME_WIDTH = 256  # of the sinusoids of time and guidance
 TIME_FACTOR = 1000.0
-Modulation = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # shift, scale, gate, each [B, 1, D]
+Modulation = tuple[Modulator, Modulator, Modulator]  # shift, scale, gate, each [B, 1, D]
+TIME_ZERO_METHOD = "index_timestep_zero"  # of reference images: they are seen as if their time was 0
 MARK = "double_blocks.0.img_attn.norm.key_norm.scale"
 GUIDANCE = "guidance_in.in_layer.weight"
 
@@ -106,6 +110,7 @@ def flux_config(shapes: Shapes) -> FluxConfig:
     return replace(trunk_config(shapes), out_channels=shapes["final_layer.linear.weight"][0] // PATCH**2)
 
 
+REFERENCE_TOKENS = "reference_image_num_tokens"  # transformer option: the tokens of each reference image
 IMAGE_SPAN = "img_slice"  # transformer option: first token of the image and the one behind its last, among all
 
 # --- places ----------------------------------------------------------------------------------------------------------
@@ -132,13 +137,13 @@ def reference_corners(
     """Return index, row and column (in cells) at which reference images of these heights and widths are placed.
 
     `target` is the size of the image that is drawn. Methods: `offset` puts them beside each other at index 1, along
-    the shorter side of what is there, `index` at indices of their own, `uxo` diagonally behind the image (UNO: Wu et
-    al. 2025, arXiv 2504.02160). Other methods count as `offset`.
+    the shorter side of what is there, `index` and `index_timestep_zero` at indices of their own, `uxo` diagonally
+    behind the image (UNO: Wu et al. 2025, arXiv 2504.02160). Other methods count as `offset`.
     """
     corners = []
     height = width = 0
     for number, (rows, columns) in enumerate(sizes, start=1):
-        if method == "index":
+        if method in ("index", TIME_ZERO_METHOD):
             corners.append((number, 0, 0))
         elif method == "uxo":
             corners.append((0, target[0] + height, target[1] + width))
@@ -198,6 +203,49 @@ class ModulationLayer(nn.Module):
         vec = vec[:, None] if vec.ndim == 2 else vec
         parts = self.lin(functional.silu(vec)).chunk(3 * self.num_places, dim=-1)
         return [(parts[place], parts[place + 1], parts[place + 2]) for place in range(0, len(parts), 3)]
+
+
+@dataclass(frozen=True, slots=True)
+class TimedVectors:
+    """Vectors [B, D] of two stretches of tokens: of the first `num_now` at the time, of those behind it at time 0."""
+
+    now: torch.Tensor
+    at_zero: torch.Tensor
+    num_now: int
+    num_references: int
+
+    def behind(self, num_text: int) -> TimedVectors:
+        """Return the vectors of a stream that begins with so many tokens of text."""
+        return replace(self, num_now=self.num_now + num_text)
+
+    def joined(self, now: Sequence[Modulation], at_zero: Sequence[Modulation]) -> list[Modulation]:
+        """Return modulations whose stretches have those of the one and of the other."""
+        lengths = (self.num_now, self.num_references)
+
+        def both(first: Modulator, second: Modulator) -> Stretches:
+            assert isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)
+            return Stretches(lengths, (first, second))
+
+        pairs = zip(now, at_zero, strict=True)
+        return [(both(one[0], other[0]), both(one[1], other[1]), both(one[2], other[2])) for one, other in pairs]
+
+
+Vector = torch.Tensor | TimedVectors
+"""What modulates a stream of tokens: a vector [B, D] for all, or for each of two stretches."""
+
+
+def modulations_of(layer: ModulationLayer, vec: Vector) -> list[Modulation]:
+    """Return the modulations that a layer makes of the vectors of a stream."""
+    if isinstance(vec, torch.Tensor):
+        made: list[Modulation] = layer(vec)
+        return made
+    return vec.joined(layer(vec.now), layer(vec.at_zero))
+
+
+def kept_joined(k: torch.Tensor, v: torch.Tensor, options: Options | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return keys and values with those of reference images that are kept for the block, where a run keeps some."""
+    kept: BlockKeys | None = None if options is None else options.get(BLOCK_OPTION)
+    return (k, v) if kept is None else kept.joined(k, v)
 
 
 class QueryNorm(nn.Module):
@@ -295,6 +343,7 @@ class DoubleBlockLayers(nn.Module):
             pe,
         )
         v = torch.cat([heads[2] for _, heads in streams], dim=2)
+        k, v = kept_joined(k, v, transformer_options)
         attended = optimized_attention(
             q, k, v, q.shape[1], skip_reshape=True, mask=attn_mask, transformer_options=transformer_options
         )
@@ -314,8 +363,8 @@ class DoubleBlock(DoubleBlockLayers):
         super().__init__(config)
         self.img_mod, self.txt_mod = ModulationLayer(config.width, 2), ModulationLayer(config.width, 2)
 
-    def modulations(self, vec: torch.Tensor) -> tuple[Sequence[Modulation], Sequence[Modulation]]:
-        return self.img_mod(vec), self.txt_mod(vec)
+    def modulations(self, vec: Vector) -> tuple[Sequence[Modulation], Sequence[Modulation]]:
+        return modulations_of(self.img_mod, vec), self.txt_mod(vec if isinstance(vec, torch.Tensor) else vec.now)
 
 
 class SingleBlockLayers(nn.Module):
@@ -360,6 +409,7 @@ class SingleBlockLayers(nn.Module):
         qkv, inner = self.linear1(self.adaptive_norm(x, scale, shift)).split(self.widths, dim=-1)
         q, k, v = heads_of(qkv, self.heads)
         q, k = self.rotary_heads([(q, self.norm.query_norm)], [(k, self.norm.key_norm)], pe)
+        k, v = kept_joined(k, v, transformer_options)
         attended = optimized_attention(
             q, k, v, q.shape[1], skip_reshape=True, mask=attn_mask, transformer_options=transformer_options
         )
@@ -375,9 +425,8 @@ class SingleBlock(SingleBlockLayers):
         super().__init__(config)
         self.modulation = ModulationLayer(config.width, 1)
 
-    def modulated_by(self, vec: torch.Tensor) -> Modulation:
-        modulations: list[Modulation] = self.modulation(vec)
-        return modulations[0]
+    def modulated_by(self, vec: Vector) -> Modulation:
+        return modulations_of(self.modulation, vec)[0]
 
 
 class FinalLayer(nn.Module):
@@ -460,15 +509,22 @@ class FluxTransformer(FluxTrunk):
         guidance: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         ref_latents: Sequence[torch.Tensor] = (),
-        ref_latents_method: str = "offset",
+        ref_latents_method: str | None = None,
         **kwargs: object,
     ) -> torch.Tensor:
         options = {} if transformer_options is None else transformer_options
         height, width = x.shape[-2:]
         padded = pad_to_patches(x, PATCH)
-        tokens, places = with_references(padded, (height, width), ref_latents, ref_latents_method, options)
+        method = method_of(ref_latents_method, "offset", options)
+        tokens, places = with_references(padded, (height, width), ref_latents, method, options)
+        num_drawn = patches_of(padded).shape[1]
+        options = {**options, REFERENCE_TOKENS: [tokens.shape[1] - num_drawn]} if ref_latents else options
         vec = self.vector(timesteps, y, guidance, x.dtype)  # [B, D]
-        out = self._blocks(tokens, places, context, vec, control, options, attention_mask)
+        timed: Vector = vec
+        if ref_latents and method == TIME_ZERO_METHOD:
+            at_zero = self.vector(torch.zeros_like(timesteps), y, guidance, x.dtype)
+            timed = TimedVectors(vec, at_zero, num_drawn, tokens.shape[1] - num_drawn)
+        out = self._blocks(tokens, places, context, timed, control, options, attention_mask)
         drawn = self.final_layer(out[:, : patches_of(padded).shape[1]], vec)
         return image_of(drawn, padded, self.config.out_channels)[..., :height, :width]
 
@@ -477,7 +533,7 @@ class FluxTransformer(FluxTrunk):
         tokens: torch.Tensor,
         places: torch.Tensor,
         context: torch.Tensor,
-        vec: torch.Tensor,
+        vec: Vector,
         control: Control | None,
         options: Options,
         mask: torch.Tensor | None,
@@ -490,9 +546,23 @@ class FluxTransformer(FluxTrunk):
         for patch in options.get("patches", {}).get("post_input", ()):
             inputs = patch(inputs)
         pe = rotations(torch.cat([inputs["txt_ids"], inputs["img_ids"]], dim=1))
-        vectors = ([vec] * len(self.double_blocks), [vec] * len(self.single_blocks))
-        streams = (inputs["img"], inputs["txt"])
+        streams = (without_kept(inputs["img"], options), inputs["txt"])
+        vectors = vectors_of(vec, streams, len(self.double_blocks), len(self.single_blocks))
         return run_blocks(self.double_blocks, self.single_blocks, streams, vectors, pe, control, options, mask)
+
+
+def vectors_of(
+    vec: Vector, streams: tuple[torch.Tensor, torch.Tensor], num_double: int, num_single: int
+) -> tuple[list[Vector], list[Vector]]:
+    """Return what modulates the blocks of two streams, image and text, and those of one.
+
+    References that are left out have no vector of their own.
+    """
+    img, txt = streams
+    if isinstance(vec, TimedVectors) and img.shape[1] == vec.num_now:
+        vec = vec.now
+    single = vec if isinstance(vec, torch.Tensor) else vec.behind(txt.shape[1])
+    return [vec] * num_double, [single] * num_single
 
 
 def run_blocks(
@@ -510,12 +580,14 @@ def run_blocks(
     `streams` are the tokens of image and text, `vectors` what the blocks of either kind are modulated by, `mask` is
     added to the scores of attention.
     """
-    shared = {"pe": pe, "attn_mask": mask, "transformer_options": options}
-    replaced = options.get("patches_replace", {}).get("dit", {})
     img, txt = streams
+    # References that are kept are in the positions alone.
+    shared = {"pe": None if pe is None else pe[:, :, : txt.shape[1] + img.shape[1]], "attn_mask": mask}
+    replaced = options.get("patches_replace", {}).get("dit", {})
     for index, (block, vec) in enumerate(zip(double_blocks, vectors[0], strict=True)):
         replacement = replaced.get(("double_block", index))
-        inputs = {"img": img, "txt": txt, "vec": vec, **shared}
+        own = options_of_block(options, "double", index)
+        inputs = {"img": img, "txt": txt, "vec": vec, **shared, "transformer_options": own}
         if replacement is None:
             img, txt = block(**inputs)
         else:
@@ -524,15 +596,37 @@ def run_blocks(
         img = _with_control(img, control, "input", index)
     num_tokens = txt.shape[1]
     x = torch.cat([txt, finite(img)], dim=1)
-    shared["transformer_options"] = {**options, IMAGE_SPAN: (num_tokens, x.shape[1])}
+    options = {**options, IMAGE_SPAN: (num_tokens, x.shape[1])}
     for index, (block, vec) in enumerate(zip(single_blocks, vectors[1], strict=True)):
         replacement = replaced.get(("single_block", index))
+        inputs = {"vec": vec, **shared, "transformer_options": options_of_block(options, "single", index)}
         if replacement is None:
-            x = block(x, vec=vec, **shared)
+            x = block(x, **inputs)
         else:
-            x = replacement({"img": x, "vec": vec, **shared}, {"original_block": _single_function(block)})["img"]
+            x = replacement({"img": x, **inputs}, {"original_block": _single_function(block)})["img"]
         x = _with_control(x, control, "output", index, first=num_tokens)
     return x[:, num_tokens:]
+
+
+def options_of_block(options: Options, kind: str, index: int) -> Options:
+    """Return the options of a block, with what it keeps of reference images where the run keeps some."""
+    keys: ReferenceKeys | None = options.get(OPTION)
+    num_references = sum(options.get(REFERENCE_TOKENS, ()))
+    if keys is None or not num_references:
+        return options
+    return {**options, BLOCK_OPTION: keys.of_block(kind, index, num_references)}
+
+
+def without_kept(img: torch.Tensor, options: Options) -> torch.Tensor:
+    """Return the tokens of an image [B, T, D] without its references where a run has kept what blocks read of them."""
+    keys: ReferenceKeys | None = options.get(OPTION)
+    num_references = sum(options.get(REFERENCE_TOKENS, ()))
+    return img[:, : img.shape[1] - num_references] if keys is not None and keys.is_filled else img
+
+
+def method_of(asked: str | None, own: str, options: Options) -> str:
+    """Return the way in which references are seen: the one asked for, at time 0 where a run keeps them, else `own`."""
+    return asked or (TIME_ZERO_METHOD if OPTION in options else own)
 
 
 def _with_control(x: torch.Tensor, control: Control | None, place: str, index: int, *, first: int = 0) -> torch.Tensor:

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from darkroom.engine.diffusion.conditions import BatchedInput, ListInput, RegularInput
-from darkroom.engine.families.flux.reference_images import method_at_the_time
+from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput, ListInput, RegularInput
 from darkroom.engine.families.joint_text_denoiser import TextTokensDenoiser
 
 DEFAULT_GUIDANCE = 3.5
@@ -35,7 +34,7 @@ class Flux2Denoiser(TextTokensDenoiser):
             inputs["ref_latents"] = ListInput([self.process_latent_in(self._checked(item)) for item in references])
             method = kwargs.get("reference_latents_method")
             if method is not None:
-                inputs["ref_latents_method"] = method_at_the_time(method)
+                inputs["ref_latents_method"] = ConstantInput(method)
         return inputs
 
     def _checked(self, latent: torch.Tensor) -> torch.Tensor:

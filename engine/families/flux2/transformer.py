@@ -16,15 +16,23 @@ from torch import nn
 
 from darkroom.engine.families.flux.transformer import (
     HEAD_WIDTH,
+    REFERENCE_TOKENS,
     TIME_FACTOR,
     TIME_WIDTH,
+    TIME_ZERO_METHOD,
     DoubleBlockLayers,
     Embedder,
     FinalLayer,
     ModulationLayer,
     SingleBlockLayers,
+    TimedVectors,
+    Vector,
+    method_of,
+    modulations_of,
     reference_corners,
     run_blocks,
+    vectors_of,
+    without_kept,
 )
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.block_calls import Control
@@ -168,23 +176,31 @@ class Flux2Transformer(nn.Module):
         guidance: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         ref_latents: Sequence[torch.Tensor] = (),
-        ref_latents_method: str = "index",
+        ref_latents_method: str | None = None,
         **kwargs: object,
     ) -> torch.Tensor:
         options = {} if transformer_options is None else transformer_options
         height, width = x.shape[-2:]
-        tokens, places = _with_references(x, ref_latents, ref_latents_method, options)
+        method = method_of(ref_latents_method, "index", options)
+        tokens, places = _with_references(x, ref_latents, method, options)
+        num_references = tokens.shape[1] - height * width
+        options = {**options, REFERENCE_TOKENS: [num_references]} if ref_latents else options
         vec = self._vector(timesteps, guidance, x.dtype)
+        timed: Vector = vec
+        if ref_latents and method == TIME_ZERO_METHOD:
+            at_zero = self._vector(torch.zeros_like(timesteps), guidance, x.dtype)
+            timed = TimedVectors(vec, at_zero, height * width, num_references)
         inputs = {
             "img": self.img_in(tokens), "txt": self.txt_in(context), "img_ids": places, "txt_ids": token_places(context)
         }  # fmt: skip
         for patch in options.get("patches", {}).get("post_input", ()):
             inputs = patch(inputs)
         pe = rotations(torch.cat([inputs["txt_ids"], inputs["img_ids"]], dim=1), AXES, THETA)
+        streams = (without_kept(inputs["img"], options), inputs["txt"])
+        modulations = self._modulations(timed, streams)
         out = run_blocks(
-            self.double_blocks, self.single_blocks, (inputs["img"], inputs["txt"]), self._modulations(vec), pe, control,
-            options, attention_mask,
-        )  # fmt: skip
+            self.double_blocks, self.single_blocks, streams, modulations, pe, control, options, attention_mask
+        )
         drawn: torch.Tensor = self.final_layer(out[:, : height * width], vec)
         return drawn.transpose(1, 2).reshape(drawn.shape[0], -1, height, width)
 
@@ -199,10 +215,14 @@ class Flux2Transformer(nn.Module):
             vec = vec + self.guidance_in(embedded(guidance))
         return vec
 
-    def _modulations(self, vec: torch.Tensor) -> tuple[Sequence[object], Sequence[object]]:
+    def _modulations(
+        self, vec: Vector, streams: tuple[torch.Tensor, torch.Tensor]
+    ) -> tuple[Sequence[object], Sequence[object]]:
         """Return the modulations of the blocks of either kind: the same for all of a kind."""
-        double = (self.double_stream_modulation_img(vec), self.double_stream_modulation_txt(vec))
-        (single,) = self.single_stream_modulation(vec)
+        (for_two,), (for_one,) = vectors_of(vec, streams, 1, 1)
+        text = self.double_stream_modulation_txt(for_two if isinstance(for_two, torch.Tensor) else for_two.now)
+        double = (modulations_of(self.double_stream_modulation_img, for_two), text)
+        (single,) = modulations_of(self.single_stream_modulation, for_one)
         return [double] * len(self.double_blocks), [single] * len(self.single_blocks)
 
 
@@ -213,7 +233,7 @@ def _with_references(
     tokens, places = [cells_of(x)], [cell_places(x, options=options)]
     sizes = [(int(item.shape[-2]), int(item.shape[-1])) for item in references]
     target = (int(x.shape[-2]), int(x.shape[-1]))
-    step = INDEX_STEP if method == "index" else 1
+    step = INDEX_STEP if method in ("index", TIME_ZERO_METHOD) else 1
     for item, (index, row, column) in zip(references, reference_corners(sizes, target, method), strict=True):
         tokens.append(cells_of(item))
         places.append(cell_places(item, index=index * step, row=row, column=column, options=options))

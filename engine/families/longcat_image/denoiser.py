@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from darkroom.engine.diffusion.conditions import BatchedInput
-from darkroom.engine.families.flux.reference_images import method_at_the_time
+from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput
 from darkroom.engine.families.language_denoiser import ReferencesDenoiser
 
 
@@ -26,5 +25,5 @@ class LongCatImageDenoiser(ReferencesDenoiser):
         inputs = super().extra_conds(**kwargs)
         method = kwargs.get("reference_latents_method")
         if "ref_latents" in inputs and method is not None:
-            inputs["ref_latents_method"] = method_at_the_time(method)
+            inputs["ref_latents_method"] = ConstantInput(method)
         return inputs

@@ -16,14 +16,21 @@ from torch import nn
 
 from darkroom.engine.families.flux.transformer import (
     HEAD_WIDTH,
+    REFERENCE_TOKENS,
     TIME_FACTOR,
     TIME_WIDTH,
+    TIME_ZERO_METHOD,
     DoubleBlock,
     Embedder,
     FinalLayer,
     SingleBlock,
+    TimedVectors,
+    Vector,
+    method_of,
     run_blocks,
+    vectors_of,
     with_references,
+    without_kept,
 )
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.block_calls import Control
@@ -105,14 +112,17 @@ class LongCatImageTransformer(nn.Module):
         transformer_options: Options | None = None,
         *,
         ref_latents: Sequence[torch.Tensor] = (),
-        ref_latents_method: str = "offset",
+        ref_latents_method: str | None = None,
         **_: object,
     ) -> torch.Tensor:
         """Predict; there is no `y` for it."""
         height, width = x.shape[-2:]
         options = behind_text({} if transformer_options is None else transformer_options, context.shape[1])
         padded = pad_to_patches(x, PATCH)
-        tokens, positions = with_references(padded, (height, width), ref_latents, ref_latents_method, options)
+        method = method_of(ref_latents_method, "offset", options)
+        tokens, positions = with_references(padded, (height, width), ref_latents, method, options)
+        num_drawn = patches_of(padded).shape[1]
+        options |= {REFERENCE_TOKENS: [tokens.shape[1] - num_drawn]} if ref_latents else {}
         text = torch.arange(context.shape[1], dtype=torch.float32, device=x.device)
         text_positions = torch.stack([torch.zeros_like(text), text, text], dim=-1)
         inputs = {
@@ -122,10 +132,18 @@ class LongCatImageTransformer(nn.Module):
         for patch in options.get("patches", {}).get("post_input", ()):
             inputs = {**inputs, **patch(inputs)}
         pe = rotations(torch.cat([inputs["txt_ids"], inputs["img_ids"]], dim=1))
-        vec = self.time_in(timestep_embedding(timesteps * TIME_FACTOR, TIME_WIDTH).to(x.dtype))
-        vectors = ([vec] * len(self.double_blocks), [vec] * len(self.single_blocks))
-        out = run_blocks(
-            self.double_blocks, self.single_blocks, (inputs["img"], inputs["txt"]), vectors, pe, control, options
-        )
-        drawn = self.final_layer(out[:, : patches_of(padded).shape[1]], vec)
+        vec = self._time(timesteps, x.dtype)
+        timed: Vector = vec
+        if ref_latents and method == TIME_ZERO_METHOD:
+            at_zero = self._time(torch.zeros_like(timesteps), x.dtype)
+            timed = TimedVectors(vec, at_zero, num_drawn, tokens.shape[1] - num_drawn)
+        streams = (without_kept(inputs["img"], options), inputs["txt"])
+        vectors = vectors_of(timed, streams, len(self.double_blocks), len(self.single_blocks))
+        out = run_blocks(self.double_blocks, self.single_blocks, streams, vectors, pe, control, options)
+        drawn = self.final_layer(out[:, :num_drawn], vec)
         return image_of(drawn, padded, self.config.in_channels)[..., :height, :width]
+
+    def _time(self, timesteps: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Return the embedded times [B, D]."""
+        time: torch.Tensor = self.time_in(timestep_embedding(timesteps * TIME_FACTOR, TIME_WIDTH).to(dtype))
+        return time

@@ -9,7 +9,6 @@ import torch
 
 from darkroom.engine.families import registry
 from darkroom.engine.families.base import NotRecognised, TensorIndex
-from darkroom.engine.families.flux.reference_images import method_at_the_time
 from darkroom.engine.families.krea2.diffusers_names import lora_keys
 from darkroom.engine.families.krea2.text import LAYERS, QWEN
 from darkroom.engine.families.krea2.transformer import Krea2Transformer
@@ -136,12 +135,6 @@ def test_at_time_zero_both_methods_are_one(network: Krea2Transformer, inputs: di
     methods = ("index", "index_timestep_zero")
     first, second = (network(**given, ref_latents_method=method) for method in methods)
     assert torch.allclose(first, second, atol=1e-5)
-
-
-def test_networks_without_a_second_time_refuse_references_at_time_zero() -> None:
-    with pytest.raises(ValueError, match="got 'index_timestep_zero', expected 'offset'"):
-        method_at_the_time("index_timestep_zero")
-    assert method_at_the_time("index").cond == "index"
 
 
 def test_loras_of_the_diffusers_library_are_found_under_every_prefix() -> None:

@@ -1,0 +1,50 @@
+"""Keys and values of reference images, kept from the first step of a run for the steps behind it (`FluxKVCache`).
+
+The first call of the network keeps them, and all conditions take them. `B` batch, `H` heads, `T` tokens, `W` channels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from darkroom.engine.diffusion.conditions import repeat_to_batch_size
+
+OPTION = "flux_reference_keys"  # in the transformer options, while a run keeps them
+BLOCK_OPTION = "flux_reference_keys_of_block"
+
+
+@dataclass(slots=True)
+class ReferenceKeys:
+    """What blocks keep, by kind and number: keys and values [B, H, R, W] of references, the keys rotated."""
+
+    blocks: dict[tuple[str, int], tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+
+    @property
+    def is_filled(self) -> bool:
+        """True behind the first call, when references need not be computed again."""
+        return bool(self.blocks)
+
+    def of_block(self, kind: str, index: int, num_references: int) -> BlockKeys:
+        """Return what a block keeps of a number of tokens."""
+        return BlockKeys(self, (kind, index), num_references)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockKeys:
+    """What one block keeps."""
+
+    all: ReferenceKeys
+    block: tuple[str, int]
+    num_references: int
+
+    def joined(self, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return keys and values [B, H, T, W] with those kept behind them; of the first call they are kept."""
+        kept = self.all.blocks.get(self.block)
+        if kept is None:
+            first = k.shape[2] - self.num_references
+            self.all.blocks[self.block] = k[:, :, first:].clone(), v[:, :, first:].clone()
+            return k, v
+        keys, values = (repeat_to_batch_size(item, k.shape[0]) for item in kept)
+        return torch.cat([k, keys], dim=2), torch.cat([v, values], dim=2)
