@@ -46,7 +46,8 @@ from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 HEAD_WIDTH = 128
 TIME_WIDTH = 256  # of the sinusoids of time and guidance
 TIME_FACTOR = 1000.0
-Modulation = tuple[Modulator, Modulator, Modulator]  # shift, scale, gate, each [B, 1, D]
+VectorModulation = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # shift, scale, gate, each [B, 1, D]
+Modulation = tuple[Modulator, Modulator, Modulator]  # the same, or of stretches of tokens
 TIME_ZERO_METHOD = "index_timestep_zero"  # of reference images: they are seen as if their time was 0
 MARK = "double_blocks.0.img_attn.norm.key_norm.scale"
 GUIDANCE = "guidance_in.in_layer.weight"
@@ -199,7 +200,7 @@ class ModulationLayer(nn.Module):
         self.num_places = num_places
         self.lin = Linear(width, 3 * num_places * width, bias=bias)
 
-    def forward(self, vec: torch.Tensor) -> list[Modulation]:
+    def forward(self, vec: torch.Tensor) -> list[VectorModulation]:
         vec = vec[:, None] if vec.ndim == 2 else vec
         parts = self.lin(functional.silu(vec)).chunk(3 * self.num_places, dim=-1)
         return [(parts[place], parts[place + 1], parts[place + 2]) for place in range(0, len(parts), 3)]

@@ -18,6 +18,7 @@ from darkroom.engine.families.flux.transformer import (
     Modulation,
     ModulationLayer,
     SingleBlockLayers,
+    VectorModulation,
 )
 from darkroom.engine.layers.block_calls import BlockFunction
 from darkroom.engine.layers.unet_layers import Options
@@ -27,7 +28,7 @@ BlockArguments = Mapping[str, Any]
 Spans = Sequence[tuple[int, int | None, int]]
 
 
-def spread(modulations: Sequence[Modulation], spans: Spans | None, num_tokens: int) -> list[Modulation]:
+def spread(modulations: Sequence[VectorModulation], spans: Spans | None, num_tokens: int) -> list[Modulation]:
     """Return modulations for each token [B, T, D] of those for parts of a stream [B, N, D]; without parts as given."""
     if spans is None:
         return list(modulations)
