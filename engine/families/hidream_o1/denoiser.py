@@ -53,7 +53,8 @@ class HiDreamO1Denoiser(Denoiser):
         return inputs
 
     def check_text(self, condition: Mapping[str, Any]) -> None:
-        """Raise ValueError for tokens that the language model has not."""
+        """Raise ValueError for text of an encoder, and for tokens that the language model has not."""
+        super().check_text(condition)
         tokens: torch.Tensor | None = condition.get(TEXT_TOKENS)
         config: Any = self.diffusion_model.config
         if tokens is not None and tokens.numel() and not 0 <= int(tokens.max()) < config.vocabulary_size:

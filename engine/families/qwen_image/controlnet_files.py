@@ -40,6 +40,7 @@ def _steers(config: QwenImageConfig, steered: object) -> bool:
         isinstance(steered, QwenImageConfig)
         and config.width == steered.width
         and config.context_dim == steered.context_dim
+        and config.in_channels == steered.in_channels
     )
 
 
