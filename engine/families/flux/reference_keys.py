@@ -17,7 +17,7 @@ BLOCK_OPTION = "flux_reference_keys_of_block"
 
 @dataclass(slots=True)
 class ReferenceKeys:
-    """What blocks keep, by kind and number: keys and values [B, H, R, W] of references, the keys rotated."""
+    """Keys and values [B, H, R, W] of references, by kind and number of the block; the keys are rotated."""
 
     blocks: dict[tuple[str, int], tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
@@ -27,13 +27,13 @@ class ReferenceKeys:
         return bool(self.blocks)
 
     def of_block(self, kind: str, index: int, num_references: int) -> BlockKeys:
-        """Return what a block keeps of a number of tokens."""
+        """Return the keys and values of one block, of a number of tokens."""
         return BlockKeys(self, (kind, index), num_references)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockKeys:
-    """What one block keeps."""
+    """Keys and values of references in one block."""
 
     all: ReferenceKeys
     block: tuple[str, int]

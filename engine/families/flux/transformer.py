@@ -232,7 +232,7 @@ class TimedVectors:
 
 
 Vector = torch.Tensor | TimedVectors
-"""What modulates a stream of tokens: a vector [B, D] for all, or for each of two stretches."""
+"""Modulation of a stream of tokens before its layers: a vector [B, D] for all, or for each of two stretches."""
 
 
 def modulations_of(layer: ModulationLayer, vec: Vector) -> list[Modulation]:
