@@ -321,8 +321,9 @@ class VideoVae(Vae):
         left = self.frames_ratio if self._is_decoded_in_pieces else frames
         frames_px = min(frames, left) * cells * self.upscale_ratio**2
         itemsize: int = self.vae_dtype.itemsize
-        at_once = self._frames_at_once(frames) if at_once is None else min(frames, at_once)
-        working = self._decode_bytes_per_cell() * cells * at_once
+        if at_once is None:
+            at_once = frames if self._sees_whole_videos else self._piece_frames() or 1
+        working = self._decode_bytes_per_cell() * cells * min(frames, at_once)
         return (working + frames_px * PIXEL_BYTES) * itemsize
 
     def _encode_bytes(self, shape: tuple[int, ...]) -> int:

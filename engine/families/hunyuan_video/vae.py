@@ -208,6 +208,7 @@ class HunyuanVideoVae(nn.Module):
 
     latent_dim = 3
     frames_ratio = FRAMES_RATIO
+    frames_decoded_at_once = FRAMES_AT_ONCE
 
     def __init__(self, config: HunyuanVideoVaeConfig) -> None:
         super().__init__()
@@ -228,7 +229,7 @@ class HunyuanVideoVae(nn.Module):
     def decode_bytes_per_cell(self) -> int:
         """Bytes of working memory per latent cell of a frame and byte of the dtype, for decoding."""
         cell_px: int = self.downscale_ratio**2
-        return FRAMES_AT_ONCE * DECODE_BYTES_PER_PIXEL * cell_px * self.config.level_channels[0] // MEASURED_CHANNELS
+        return DECODE_BYTES_PER_PIXEL * cell_px * self.config.level_channels[0] // MEASURED_CHANNELS
 
     def encode(self, videos: torch.Tensor) -> torch.Tensor:
         """Return the mean of the posterior [B, C, 1 + n, h, w]."""

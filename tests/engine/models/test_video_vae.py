@@ -175,6 +175,13 @@ def test_two_latent_frames_of_hunyuan_video_are_decoded_at_a_time() -> None:
     assert network.encode(torch.rand(1, 3, 3, 16, 16)).shape == (1, 16, 1, 2, 2)
 
 
+def test_an_image_of_hunyuan_video_takes_the_memory_of_one_frame_and_videos_that_of_a_piece() -> None:
+    network = HunyuanVideoVae(HunyuanVideoVaeConfig((32, 32, 32, 32), blocks_per_level=1)).requires_grad_(False)
+    vae = vae_of(ModelMemory(EngineSettings(cpu=True)).keep("vae", network, role="vae"))
+    image, piece, longer = (vae.decode_item_bytes((1, 16, frames, 8, 8)) for frames in (1, 3, 33))
+    assert piece == longer and 7 < piece / image < 8.5  # pieces have eight frames
+
+
 @pytest.mark.parametrize("family", ["wan", "wan22", "ltx_video", "mochi", "cosmos1"])
 def test_the_frames_of_every_family_are_the_same_bits_streamed_and_in_a_tensor(family: str) -> None:
     _, _, network = random_networks("small", 1, LoadTypes(vae=torch.float32), family=family_named(family))
