@@ -104,8 +104,13 @@ def _normalized(frames: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
 
 
 def _video(latent: Latent, name: str) -> torch.Tensor:
-    """Return the samples of a video's latent. Raises ValueError for one of images."""
-    samples = latent["samples"]
+    """Return the samples of a video's latent. Raises ValueError for one of images, or without any."""
+    samples = latent.get("samples")
+    if samples is None:
+        raise ValueError(
+            f"{name}: no latent of a video; got an empty one, expected [B, C, F, h, w] (give the node that makes it a "
+            "start_image)"
+        )
     if samples.ndim != 5:
         raise ValueError(f"{name}: no latent of a video; got {list(samples.shape)}, expected [B, C, F, h, w]")
     return samples
