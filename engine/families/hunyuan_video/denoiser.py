@@ -47,13 +47,13 @@ class HunyuanVideoDenoiser(JointTextDenoiser):
         noise, device = kwargs["noise"], kwargs["device"]
         given: torch.Tensor | None = kwargs.get("concat_latent_image")
         image = kwargs["latent_image"] if given is None else self.process_latent_in(given)
-        parts = [spread_to_batch_size(_fitted(image.to(device), noise), noise.shape[0])]
+        parts = [spread_to_batch_size(fitted_frames(image.to(device), noise), noise.shape[0])]
         if KEPT in self.concat_keys:
             mask: torch.Tensor | None = kwargs.get("concat_mask", kwargs.get("denoise_mask"))
             if mask is None:
                 parts.append(torch.zeros_like(noise)[:, :1])
             else:
-                drawn = _fitted(mask.to(device).reshape(-1, 1, *mask.shape[-3:]), noise)
+                drawn = fitted_frames(mask.to(device).reshape(-1, 1, *mask.shape[-3:]), noise)
                 parts.append(1.0 - spread_to_batch_size(drawn.round(), noise.shape[0]))
         return torch.cat(parts, dim=1)
 
@@ -76,7 +76,7 @@ class SkyreelsVideoDenoiser(HunyuanVideoDenoiser):
     comfy_name = "HunyuanVideoSkyreelsI2V"
 
 
-def _fitted(frames: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+def fitted_frames(frames: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
     """Return frames [B, C, f, h, w] of the size of the noise, cut or filled up with zeros in time."""
     if frames.shape[-2:] != noise.shape[-2:]:
         flat = fit(frames.transpose(1, 2).flatten(0, 1), noise)

@@ -106,6 +106,8 @@ HERE: Mapping[str, tuple[str, str]] = {
     "Krea2": ("krea2", ""),
     "MiniMaxH3": ("minimax_h3", ""),
     "Ideogram4": ("ideogram4", ""),
+    "Kandinsky5": ("kandinsky5", ""),
+    "Kandinsky5Image": ("kandinsky5_image", ""),
 }
 # Class of the network -> name by which its files are refused.
 REFUSED: Mapping[str, str] = {
@@ -125,8 +127,6 @@ REFUSED: Mapping[str, str] = {
     "Boogu": "Boogu-Image",
     "JoyImage": "JoyImage",
     "Lens": "Lens",
-    "Kandinsky5": "Kandinsky 5",
-    "Kandinsky5Image": "Kandinsky 5",
     "RT_DETR_v4": "RT-DETR v4",
     "SAM3": "SAM 3",
     "SAM31": "SAM 3",

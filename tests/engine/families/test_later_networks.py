@@ -147,14 +147,14 @@ def test_the_error_names_file_and_family_and_the_families_that_run(
     tmp_path: Path, kind: str, node: str, name: str
 ) -> None:
     prefix = CHECKPOINT if kind == "checkpoints" else ""
-    network = next(item for item in LATER_NETWORKS if item.label == "Kandinsky 5")
-    path = file_of(tmp_path / "models" / kind / "k5.safetensors", tensors_of(network, prefix))
+    network = next(item for item in LATER_NETWORKS if item.label == "Kandinsky 6")
+    path = file_of(tmp_path / "models" / kind / "k6.safetensors", tensors_of(network, prefix))
     load = load_checkpoint if kind == "checkpoints" else load_unet
     with pytest.raises(BadModelFile) as refused:
         load(path, LoadTypes())
-    for wanted in ("k5.safetensors", "Kandinsky 5", *(family.label for family in registry.families())):
+    for wanted in ("k6.safetensors", "Kandinsky 6", *(family.label for family in registry.families())):
         assert wanted in str(refused.value)
-    inputs = {name: "k5.safetensors", **({"weight_dtype": "default"} if node == "UNETLoader" else {})}
+    inputs = {name: "k6.safetensors", **({"weight_dtype": "default"} if node == "UNETLoader" else {})}
     sampled = {"seed": 1, "steps": 2, "cfg": 2.0, "sampler_name": "euler", "scheduler": "normal", "denoise": 1.0}
     prompt = {
         "1": {"class_type": node, "inputs": inputs},
@@ -166,7 +166,7 @@ def test_the_error_names_file_and_family_and_the_families_that_run(
         with pytest.raises(PromptRejected) as rejected:
             engine.check(prompt)
         shown = str(rejected.value.as_json()["node_errors"])
-        assert "k5.safetensors" in shown and "Kandinsky 5" in shown and registry.families()[0].label in shown
+        assert "k6.safetensors" in shown and "Kandinsky 6" in shown and registry.families()[0].label in shown
         plan = engine.checks.memory_plan(prompt)
-        assert plan.unknown == ("k5.safetensors",) and "Kandinsky 5" in plan.refused["k5.safetensors"]
-        assert plan.as_json()["refused"] == [{"model": "k5.safetensors", "found": plan.refused["k5.safetensors"]}]
+        assert plan.unknown == ("k6.safetensors",) and "Kandinsky 6" in plan.refused["k6.safetensors"]
+        assert plan.as_json()["refused"] == [{"model": "k6.safetensors", "found": plan.refused["k6.safetensors"]}]

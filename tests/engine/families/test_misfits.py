@@ -106,6 +106,8 @@ def test_the_parts_of_a_text_that_networks_read_beside_its_tokens() -> None:
         "hunyuan_image": {"conditioning_byt5small"},
         "hunyuan_image_refiner": {"conditioning_byt5small"},
         "hunyuan_video": {"pooled_output"},
+        "kandinsky5": {"pooled_output"},
+        "kandinsky5_image": {"pooled_output"},
         "sd3": {"pooled_output"},
     }
 

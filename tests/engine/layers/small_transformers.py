@@ -34,6 +34,8 @@ from darkroom.engine.families.hunyuan_dit.controlnet import HunyuanDitControlNet
 from darkroom.engine.families.hunyuan_dit.transformer import HunyuanDitConfig, HunyuanDitTransformer
 from darkroom.engine.families.hunyuan_video.transformer import HunyuanVideoConfig, HunyuanVideoTransformer
 from darkroom.engine.families.ideogram4.transformer import Ideogram4Config, Ideogram4Transformer
+from darkroom.engine.families.kandinsky5.config import Kandinsky5Config
+from darkroom.engine.families.kandinsky5.transformer import Kandinsky5Transformer
 from darkroom.engine.families.krea2.transformer import FusionConfig, Krea2Config, Krea2Transformer
 from darkroom.engine.families.longcat_image.transformer import LongCatImageConfig, LongCatImageTransformer
 from darkroom.engine.families.ltx2.config import Ltx2Config
@@ -205,6 +207,10 @@ GUIDED: dict[str, Callable[[Drawn], Any]] = {
     "video_levels": lambda drawn: torch.tensor([[0.0, 0.5, 1.0]]).expand(BATCH, -1),
     "video_level_of": lambda drawn: torch.tensor([[0, 1, 2] * 4]).expand(BATCH, -1),
 }
+KANDINSKY5 = Kandinsky5Config(
+    hidden_size=128, intermediate_size=96, time_dim=32, num_text_blocks=1, num_visual_blocks=2, head_dim=64,
+    context_dim=24, label_dim=16,
+)  # fmt: skip
 SPEECH = HumoConfig(**WAN, speech_dim=8, speech_inner=16, speech_width=24)
 AUDIO = WanS2vConfig(**WAN, audio_layers=2, audio_dim=8, num_audio_blocks=1, control_channels=4)
 
@@ -277,6 +283,18 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         lambda: HunyuanVideoTransformer(HunyuanVideoConfig(**REFINED, patch=(1, 1, 1), in_channels=8, out_channels=8)),
         _of((8, 2, 2, 3), 32, 1000.0, {}),
         ("hunyuan_image_refiner",),
+    ),
+    "kandinsky5": SmallTransformer(
+        lambda: Kandinsky5Transformer(KANDINSKY5),
+        _video(
+            33, 24, 1000.0, y=lambda drawn: drawn(BATCH, 16), time_dim_replace=lambda drawn: drawn(BATCH, 16, 1, 4, 6)
+        ),
+        ("kandinsky5",),
+    ),
+    "kandinsky5_image": SmallTransformer(
+        lambda: Kandinsky5Transformer(replace(KANDINSKY5, hidden_size=256, head_dim=128, in_channels=16)),
+        _image(16, 24, y=lambda drawn: drawn(BATCH, 16)),
+        ("kandinsky5_image",),
     ),
     "hunyuan3d": SmallTransformer(
         lambda: Hunyuan3dTransformer(

@@ -25,18 +25,21 @@ CELL_PX: Final = {  # of the latent: pixels a side; 8 for the others
 }  # fmt: skip
 WITH_FRAMES: Final = frozenset({
     "hunyuan_video", "wan", "wan22", "ltx_video", "ltx2", "mochi", "cosmos1", "cosmos_predict2", "qwen_image", "krea2",
-    "hunyuan_image_refiner",
+    "hunyuan_image_refiner", "kandinsky5",
 })  # fmt: skip
 """Families whose latents have an axis of frames, also for an image."""
 LATENTS: Final = {
     "stable_audio": (1, 64, 1024), "hunyuan3d": (1, 64, 3072), "ace_step": (1, 8, 16, 1292),
     "ace_step15": (1, 64, 3000),
 }  # fmt: skip
-MORE_CHANNELS: Final = {"svd": 4, "zero123": 4, "hunyuan_image_refiner": 64}  # of the image that they are given
+MORE_CHANNELS: Final = {  # of the image that they are given, or of a mask
+    "svd": 4, "zero123": 4, "hunyuan_image_refiner": 64, "kandinsky5": 17,
+}  # fmt: skip
 TEXT_WIDTHS: Final = {
     "ltx2": 7680, "ace_step": 768, "ace_step15": 1024, "aura_flow": 2048, "cascade": 1280, "flux2": 15360,
     "hunyuan3d": 1536, "krea2": 30720, "mage_flow": 2560, "ernie_image": 3072, "longcat_image": 3584, "hidream_o1": 1,
     "lumina2": 2304, "omnigen2": 2048, "qwen_image": 3584, "z_image": 2560, "hunyuan_image": 3584,
+    "kandinsky5": 3584, "kandinsky5_image": 3584,
     "hunyuan_image_refiner": 3584, "sd15": 768, "zero123": 768, "svd": 1024, "sd2": 1024, "sdxl": 2048,
     "sdxl_refiner": 1280, "stable_audio": 768, "cosmos1": 1024, "cosmos_predict2": 1024, "hunyuan_dit": 1024,
 }  # fmt: skip
@@ -77,7 +80,7 @@ def more_inputs(name: str, batch: int) -> dict[str, Any]:
     if name == "hidream_o1":
         turns = empty(1, NUM_WORDS + 64 * 64, 64)
         return {"input_ids": torch.zeros(1, NUM_WORDS, dtype=torch.long), "cosines": turns, "sines": turns}
-    widths = {"sd3": 2048, "sdxl": 2816, "sdxl_refiner": 2560, "svd": 768}
+    widths = {"kandinsky5": 768, "kandinsky5_image": 768, "sd3": 2048, "sdxl": 2816, "sdxl_refiner": 2560, "svd": 768}
     more = {"num_frames": batch} if name == "svd" else {}
     return {"y": empty(batch, widths[name]), **more} if name in widths else more
 
