@@ -43,7 +43,7 @@ class LanguageModelKind:
     `wide_scale`. Tokens of the other layers attend to `window` tokens, themselves and those before them; None is all.
     `sections` says how many pairs of channels rotate by each axis of places with three axes, one axis behind the other
     or, with `interleaves_sections`, in turns. With `norms_add_one` norms multiply by one plus their weight, with
-    `scales_embeddings` embeddings are multiplied by the root of the width.
+    `scales_embeddings` rows of the table are multiplied by the root of the width.
     """
 
     name: str
@@ -246,11 +246,20 @@ class SandwichedLayer(DecoderLayer):
         return x + fed
 
 
+class ScaledEmbedding(nn.Embedding):
+    """A table whose rows are multiplied by the root of their size; images and embeddings of files are not."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        rows: torch.Tensor = super().forward(tokens)
+        return rows * self.embedding_dim**0.5
+
+
 class DecoderStack(nn.Module):
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = nn.Embedding(config.vocabulary_size, config.width)
+        embedding = ScaledEmbedding if config.kind.scales_embeddings else nn.Embedding
+        self.embed_tokens = embedding(config.vocabulary_size, config.width)
         layer = SandwichedLayer if config.norms_outputs else DecoderLayer
         self.layers = nn.ModuleList(layer(config) for _ in range(config.num_layers))
         self.norm = rms_norm(config.kind, config.width)
@@ -343,7 +352,7 @@ class DecoderStack(nn.Module):
         seen = near = causal_mask(embeds, mask)  # of one token it is zero, and holds for all that it sees
         if kind.window is not None and embeds.shape[1] > kind.window:
             near = seen + torch.full_like(seen, torch.finfo(seen.dtype).min / 4).tril(-kind.window)
-        x = embeds * self.config.width**0.5 if kind.scales_embeddings else embeds
+        x = embeds
         yield x
         for index, layer in enumerate(self.layers, start=1):
             before = past[index - 1] if past else None

@@ -40,7 +40,7 @@ class GemmaEncoding:
 
 
 class GemmaEncoder(TokenEncoder):
-    """An encoder of one chunk of tokens. `transformer` is `engine/layers/language_model.py::LanguageModel`.
+    """An encoder of one chunk of tokens. `transformer` is `engine/layers/gemma_vision.py::GemmaModel`.
 
     `vocabulary` is the serialised tokenizer of its file.
     """
@@ -82,13 +82,21 @@ class GemmaEncoder(TokenEncoder):
             rows = model.embed_tokens(torch.tensor([token], device=rows.device)).to(rows)
 
     def _rows(self, tokens: Sequence[Any]) -> torch.Tensor:
-        """Return the rows [T, D] of tokens. Raises ValueError for an image among them."""
+        """Return the rows [T, D] of tokens and of the images among them."""
         seen = [self._see(token) if isinstance(token, dict) else token for token in tokens]
         return self._embed(seen)[0]
 
     def _see(self, token: dict[str, Any]) -> torch.Tensor:
-        """Raise ValueError: images are not read."""
-        raise ValueError("image: Gemma 3 reads text alone here; got a prompt with an image, expected one without")
+        """Return the rows [N, D] of a token's images, one image at a time. Raises ValueError for other inputs."""
+        if token.get("type") != "image":
+            raise ValueError(f"prompt: Gemma 3 reads text and images; got {token.get('type')}, expected one of them")
+        if self.transformer.vision_model is None:
+            raise ValueError(
+                "image: this file of the text encoder has no image encoder; got a prompt with an image, expected a "
+                "file with the weights 'vision_model.*'"
+            )
+        like, _ = self._embed([PAD_TOKEN])
+        return torch.cat([self.transformer.image_tokens(image[None].to(like))[0] for image in token["data"]])
 
 
 def _num_padding(tokens: Sequence[Any]) -> int:

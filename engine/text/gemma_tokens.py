@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
+from torch.nn import functional
 
 from darkroom.engine.text.chunk_tokens import (
     EMBEDDING_PREFIX,
@@ -27,6 +29,10 @@ ANSWER = f"<end_of_turn>\n{TURN}model\n"
 SYSTEM = f"{TURN}system\nYou are a helpful assistant.<end_of_turn>\n{TURN}user\n"
 TEMPLATE = SYSTEM + "{}" + ANSWER
 IMAGE_TEMPLATE = SYSTEM + "\n<image_soft_token>{}<end_of_turn>\n\n" + f"{TURN}model\n"
+
+
+MOST_IMAGES = 32  # of 256 tokens each: attention grows with the square of their number
+IMAGE_PX = 896
 
 
 class DecodingVocabulary(Protocol):
@@ -76,9 +82,12 @@ class GemmaTokenizer(ChunkTokenizer):
     ) -> Chunks:
         """Return the chunk by slot. Brackets are text, and options of lengths have no effect, as in ComfyUI.
 
-        `image` [B, H, W, C] takes the place of the first image's token. The template is left out unless asked for, and
-        for a text that begins with a turn; `llama_template` is one in its place.
+        `image` [B, H, W, C] takes the place of the first image's token, all of a batch. The template is left out unless
+        asked for, and for a text that begins with a turn; `llama_template` is one in its place. Raises ValueError for
+        more images than a prompt may have.
         """
+        if image is not None and len(image) > MOST_IMAGES:
+            raise ValueError(f"image: too many for one prompt; got {len(image)}, expected at most {MOST_IMAGES}")
         if not skip_template and not text.startswith(TURN):
             template = llama_template or (TEMPLATE if image is None else IMAGE_TEMPLATE)
             text = template.format(text)
@@ -95,7 +104,7 @@ class GemmaTokenizer(ChunkTokenizer):
     def _put_image(self, chunk: list[Any], image: torch.Tensor) -> None:
         place = next((place for place, token in enumerate(chunk) if token[0] == IMAGE_TOKEN), None)
         if place is not None:
-            chunk[place] = ({"type": "image", "data": image[..., :3]}, *chunk[place][1:])
+            chunk[place] = ({"type": "image", "data": _of_usual_size(image)}, *chunk[place][1:])
 
     def _words(self, part: str, weight: float) -> Iterator[Word]:
         """Yield the tokens of embeddings and of the text between them.
@@ -125,3 +134,11 @@ class GemmaTokenizer(ChunkTokenizer):
     def _end(self, chunk: list[Weighted], min_padding: int, min_length: int) -> None:
         """Put the padding before a chunk."""
         chunk[:0] = [(self.pad_token, 1.0, 0)] * (min_length - len(chunk))
+
+
+def _of_usual_size(image: torch.Tensor) -> torch.Tensor:
+    """Return images [B, H, W, 3] of their proportions with the area of the encoder's square."""
+    height, width = image.shape[1:3]
+    scale = math.sqrt(IMAGE_PX**2 / (height * width))
+    size = (round(height * scale), round(width * scale))
+    return functional.interpolate(image[..., :3].movedim(-1, 1), size=size, mode="area").movedim(1, -1)

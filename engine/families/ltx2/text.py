@@ -5,9 +5,19 @@ Files of LTX-2 hold the projection, beside its transformer or alone; the languag
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from functools import partial
 
-from darkroom.engine.families.base import Network, Shapes, TextEncoder, TokenizerParts, Vocabulary
+from darkroom.engine.families.base import (
+    Layout,
+    Network,
+    NotRecognised,
+    Shapes,
+    TextEncoder,
+    TokenizerParts,
+    Vocabulary,
+)
 from darkroom.engine.families.layouts import behind_first, names_behind, saved_behind
 from darkroom.engine.families.ltx2.config import AUDIO_CONNECTOR, VIDEO_CONNECTOR, VIDEO_FIRST
 from darkroom.engine.families.ltx2.text_projection import (
@@ -20,14 +30,16 @@ from darkroom.engine.families.ltx2.text_projection import (
 from darkroom.engine.families.text.t5 import TOKENIZER, lora_keys
 from darkroom.engine.families.transformer_files import PREFIXES
 from darkroom.engine.formats.weight_file import Names
+from darkroom.engine.layers.clip_vision import ClipVisionConfig
+from darkroom.engine.layers.gemma_vision import TOKENS_PER_SIDE, GemmaConfig, GemmaModel
 from darkroom.engine.layers.language_model import (
     EMBEDDING,
     GEMMA3,
-    LanguageModel,
     LanguageModelConfig,
     kind_of,
     language_model_config,
 )
+from darkroom.engine.layers.shapes import count_children
 from darkroom.engine.text import sentence_pieces
 from darkroom.engine.text.gemma_encoding import GemmaEncoder, GemmaEncoding
 from darkroom.engine.text.gemma_tokens import GemmaTokenizer
@@ -40,6 +52,11 @@ GEMMA_PREFIXES = (GEMMA_PREFIX, f"{SLOT}.transformer.", "transformer.", "", "lan
 PUBLISHED = "model.language_model."  # Google's prefix, which stands for `model.`
 PROJECTION_PREFIX = f"text_encoders.{PROJECTION_SLOT}.transformer."
 PROJECTION_PREFIXES = (PROJECTION_PREFIX, f"{PROJECTION_SLOT}.", "")
+VISION, PROJECTOR, VISION_HEADS = "vision_model.", "multi_modal_projector.", 16
+SIGLIP = ClipVisionConfig(
+    num_layers=27, width=1152, heads=VISION_HEADS, inner_width=4304, activation="gelu_tanh", image_px=896,
+    projection_width=0, has_class_token=False,
+)  # fmt: skip
 LAST_LAYER = f"model.layers.{NUM_LAYERS - 1}.self_attn.q_norm.weight"
 
 
@@ -57,6 +74,53 @@ def published_layout(shapes: Shapes) -> Names | None:
     if f"{PUBLISHED}embed_tokens.weight" not in shapes:
         return None
     return {f"model.{name}": theirs for name, theirs in names_behind(shapes, PUBLISHED).items()}
+
+
+def with_images(layout: Layout) -> Layout:
+    """Make a layout that also has the image encoder of files that name it as Google does."""
+
+    def whole(shapes: Shapes) -> Names | None:
+        names = layout(shapes)
+        if names is None:
+            return None
+        return {**images_named(shapes), **names}
+
+    return whole
+
+
+def images_named(shapes: Shapes) -> dict[str, str]:
+    """Return the names of the image encoder and its projector in a file with Google's names; none in others."""
+    for prefix in ("model.", ""):
+        tower = names_behind(shapes, f"{prefix}vision_tower.{VISION}")
+        if tower:
+            projector = names_behind(shapes, f"{prefix}{PROJECTOR}")
+            own = {VISION + name: theirs for name, theirs in tower.items()}
+            return own | {PROJECTOR + name: theirs for name, theirs in projector.items()}
+    return {}
+
+
+def gemma_config(shapes: Shapes) -> GemmaConfig:
+    """Return the configuration of the networks with these tensors (names without prefix).
+
+    Raises LookupError for a missing tensor, NotRecognised for an image encoder of another kind.
+    """
+    language = language_model_config(shapes, kind=GEMMA3)
+    if f"{VISION}embeddings.patch_embedding.weight" not in shapes:
+        return GemmaConfig(language, None)
+    hidden_size, _, patch_px, _ = shapes[f"{VISION}embeddings.patch_embedding.weight"]
+    num_patches = shapes[f"{VISION}embeddings.position_embedding.weight"][0]
+    side = math.isqrt(num_patches)
+    if side**2 != num_patches or side % TOKENS_PER_SIDE or hidden_size % VISION_HEADS:
+        raise NotRecognised(f"a Gemma 3 whose image encoder has {num_patches} patches and {hidden_size} channels")
+    vision = replace(
+        SIGLIP,
+        num_layers=count_children(shapes, f"{VISION}encoder.layers"),
+        width=hidden_size,
+        inner_width=shapes[f"{VISION}encoder.layers.0.mlp.fc1.weight"][0],
+        patch_px=patch_px,
+        image_px=side * patch_px,
+    )
+    return GemmaConfig(language, vision)
 
 
 def projection_layout(shapes: Shapes) -> Names | None:
@@ -107,19 +171,25 @@ def _projection(num_layers: int, hidden_size: int, out_dim: int) -> TextProjecti
 GEMMA = TextEncoder(
     encoding=GemmaEncoding(SLOT, HIDDEN_SIZE),
     network=Network(
-        layouts=(behind_first(GEMMA_PREFIXES, EMBEDDING), published_layout),
+        layouts=(with_images(behind_first(GEMMA_PREFIXES, EMBEDDING)), with_images(published_layout)),
         in_checkpoint=(behind_first((GEMMA_PREFIX,), EMBEDDING),),
-        configure=partial(language_model_config, kind=GEMMA3),
-        build=LanguageModel,
+        configure=gemma_config,
+        build=GemmaModel,
         saved=partial(saved_behind, GEMMA_PREFIX),
         sizes={
-            "full": LanguageModelConfig(
-                kind=GEMMA3, num_layers=NUM_LAYERS, width=HIDDEN_SIZE, heads=16, key_heads=8, inner_width=15360,
-                vocabulary_size=262208, norms_queries=True, norms_outputs=True,
+            "full": GemmaConfig(
+                LanguageModelConfig(
+                    kind=GEMMA3, num_layers=NUM_LAYERS, width=HIDDEN_SIZE, heads=16, key_heads=8, inner_width=15360,
+                    vocabulary_size=262208, norms_queries=True, norms_outputs=True,
+                ),
+                SIGLIP,
             ),
-            "small": LanguageModelConfig(
-                kind=GEMMA3, num_layers=NUM_LAYERS, width=16, heads=1, key_heads=1, inner_width=32,
-                vocabulary_size=512, norms_queries=True, norms_outputs=True,
+            "small": GemmaConfig(
+                LanguageModelConfig(
+                    kind=GEMMA3, num_layers=NUM_LAYERS, width=16, heads=1, key_heads=1, inner_width=32,
+                    vocabulary_size=512, norms_queries=True, norms_outputs=True,
+                ),
+                replace(SIGLIP, num_layers=1, width=32, inner_width=64, image_px=16 * SIGLIP.patch_px),
             ),
         },
     ),

@@ -18,10 +18,12 @@ from darkroom.engine.families.ltx2.family import FAMILY
 from darkroom.engine.families.ltx2.guidance import NoiseRange, StreamsGuider, away_from
 from darkroom.engine.families.ltx2.positions import audio_positions, reference_positions, video_positions
 from darkroom.engine.families.ltx2.prompts import instructed, without_thoughts
-from darkroom.engine.families.ltx2.text import projection_layout
+from darkroom.engine.families.ltx2.text import GEMMA, SIGLIP, gemma_config, projection_layout
 from darkroom.engine.families.ltx2.text_projection import TextProjection, TextProjectionConfig
 from darkroom.engine.families.ltx2.transformer import Ltx2Transformer
 from darkroom.engine.formats.unfilled import unfilled
+from darkroom.engine.layers.clip_vision import ClipVisionConfig
+from darkroom.engine.layers.gemma_vision import GemmaConfig, GemmaModel, squares_of
 from darkroom.engine.layers.language_model import GEMMA3, LanguageModelConfig
 from darkroom.engine.layers.language_model import LanguageModel as Language
 from darkroom.engine.text import sentence_pieces
@@ -223,6 +225,77 @@ def test_special_tokens_of_a_text_are_single_tokens() -> None:
     templated = tokenizer().tokenize_with_weights("hi", skip_template=False, image=image)["gemma3_12b"][0]
     assert [token["type"] for token, _ in templated if isinstance(token, dict)] == ["image"]
     assert numbers("<start_of_turn>hi", skip_template=False) == numbers("<start_of_turn>hi")
+
+
+def test_images_take_the_area_of_the_encoder_s_square_and_are_limited_in_number() -> None:
+    chunk = tokenizer().tokenize_with_weights("a<image_soft_token>b", image=torch.rand(2, 30, 120, 4))["gemma3_12b"][0]
+    (image,) = (token["data"] for token, _ in chunk if isinstance(token, dict))
+    assert image.shape == (2, 448, 1792, 3)
+    with pytest.raises(ValueError, match="image: too many for one prompt; got 33, expected at most 32"):
+        tokenizer().tokenize_with_weights("a", image=torch.zeros(33, 2, 2, 3))
+
+
+def gemma(vision: ClipVisionConfig | None) -> GemmaModel:
+    language = LanguageModelConfig(
+        kind=GEMMA3, num_layers=1, width=8, heads=1, key_heads=1, inner_width=8, vocabulary_size=300,
+        norms_queries=True, norms_outputs=True,
+    )  # fmt: skip
+    return drawn(GemmaModel(GemmaConfig(language, vision)))
+
+
+SMALL_SIGLIP = replace(SIGLIP, num_layers=1, width=32, inner_width=16, patch_px=2, image_px=64)
+
+
+def test_an_image_is_256_tokens_between_those_of_the_text_and_is_not_scaled_with_them() -> None:
+    encoder = GemmaEncoder(gemma(SMALL_SIGLIP), GemmaEncoding("gemma3_12b", 8))
+    images = torch.rand(2, 64, 64, 3)
+    prompt = [(2, 1.0), ({"type": "image", "data": images}, 1.0), (40, 1.0)]
+    states = encoder.encode_weighted([prompt], layer_idx=None, project_pooled=True).cond
+    assert states.shape == (1, 2, 1 + 2 * 256 + 1, 8)
+    seen = encoder.transformer.image_tokens(images)
+    assert torch.allclose(states[0, 0, 1:-1], seen.flatten(0, 1), atol=1e-5)
+    table = encoder.transformer.model.embed_tokens.weight
+    assert torch.allclose(states[0, 0, -1], table[40] * 8**0.5)
+
+
+def test_the_middle_square_of_an_image_is_read_in_8_bits() -> None:
+    wide = torch.zeros(1, 4, 12, 3)
+    wide[:, :, 4:8] = 0.501
+    square = squares_of(wide, 4)
+    assert square.shape == (1, 3, 4, 4) and torch.allclose(
+        square, torch.full_like(square, 128 / 127.5 - 1.0), atol=1e-6
+    )
+    assert squares_of(torch.rand(2, 10, 7, 3), 4).shape == (2, 3, 4, 4)
+
+
+def test_an_image_for_a_file_without_an_image_encoder_is_refused() -> None:
+    encoder = GemmaEncoder(gemma(None), GemmaEncoding("gemma3_12b", 8))
+    prompt = [(2, 1.0), ({"type": "image", "data": torch.zeros(1, 4, 4, 3)}, 1.0)]
+    with pytest.raises(ValueError, match=r"image: this file .* no image encoder; .* expected a file with the weights"):
+        encoder.encode_weighted([prompt], layer_idx=None, project_pooled=True)
+
+
+@pytest.mark.parametrize("vision", [None, SMALL_SIGLIP])
+def test_the_image_encoder_is_read_from_its_weights(vision: ClipVisionConfig | None) -> None:
+    model = gemma(vision)
+    shapes = {name: tuple(item.shape) for name, item in model.state_dict().items()}
+    assert gemma_config(shapes) == GemmaConfig(model.config, vision)
+    if vision is not None:
+        with pytest.raises(NotRecognised, match="image encoder has 25 patches and 32 channels"):
+            gemma_config({**shapes, "vision_model.embeddings.position_embedding.weight": (25, 32)})
+
+
+def test_an_image_encoder_under_google_s_names_is_found() -> None:
+    def named(name: str) -> str:
+        if name.startswith("vision_model."):
+            return f"model.vision_tower.{name}"
+        is_projector = name.startswith("multi_modal_projector.")
+        return f"model.{name}" if is_projector else name.replace("model.", "model.language_model.", 1)
+
+    shapes = {name: tuple(item.shape) for name, item in gemma(SMALL_SIGLIP).state_dict().items()}
+    published = {named(name): shape for name, shape in shapes.items()}
+    found = next(names for layout in GEMMA.network.layouts if (names := layout(published)) is not None)
+    assert {name: found[name] for name in shapes} == {name: named(name) for name in shapes}
 
 
 def test_the_encoder_does_not_compute_padding() -> None:
