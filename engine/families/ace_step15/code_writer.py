@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from darkroom.engine.layers.language_model import DecoderStack
+from darkroom.engine.layers.language_model import DecoderStack, LanguageModelConfig
 
+DEFAULT_GUIDANCE = 2.0
 FIRST_CODE, CODES_END = 151669, 215669  # tokens that are codes
 
 
@@ -29,7 +30,7 @@ class CodeSampling:
 
     num_codes: int
     seed: int = 0
-    cfg_scale: float = 2.0
+    cfg_scale: float = DEFAULT_GUIDANCE
     temperature: float = 0.85
     top_p: float = 0.9
     top_k: int = 0
@@ -75,6 +76,15 @@ class CodeDraws:
         every = scores.new_full((1, self.num_tokens), torch.finfo(scores.dtype).min)
         every[:, FIRST_CODE:CODES_END] = scores / sampling.temperature
         return torch.multinomial(every.softmax(dim=-1), 1, generator=self._generator)[:, 0]
+
+
+def cache_bytes(config: LanguageModelConfig, num_prompts: int, num_tokens: int) -> int:
+    """Return the bytes of the keys and values of prompts with their codes in float32, in which the model computes.
+
+    Those of one layer are there once more, repeated for each head that shares them.
+    """
+    heads = config.num_layers * config.key_heads + config.heads
+    return 2 * num_prompts * num_tokens * heads * config.kind.head_width * torch.float32.itemsize
 
 
 def written_codes(

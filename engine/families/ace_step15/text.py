@@ -13,7 +13,13 @@ from typing import Any
 import torch
 
 from darkroom.engine.cancel import check_cancelled
-from darkroom.engine.families.ace_step15.code_writer import CodeSampling, padded_before, written_codes
+from darkroom.engine.families.ace_step15.code_writer import (
+    DEFAULT_GUIDANCE,
+    CodeSampling,
+    cache_bytes,
+    padded_before,
+    written_codes,
+)
 from darkroom.engine.families.ace_step15.denoiser import CODES, LYRICS
 from darkroom.engine.families.ace_step15.song_prompts import CODES_PER_SECOND, Fact, Song, prompts_of, whole_seconds
 from darkroom.engine.families.base import Shapes, TextEncoder
@@ -125,14 +131,22 @@ class SongEncoder(LanguageEncoder):
 class CodeEncoder(LanguageEncoder):
     """The language model that writes codes, an option of the conditioning."""
 
+    def working_bytes(self, tokens: Mapping[str, Any]) -> int:
+        """Return the bytes of the keys and values that are held while codes are written; 0 without any."""
+        slots = _written_slots(tokens)
+        if not slots:
+            return 0
+        length = max(len(tokens[slot][0]) for slot in slots) + int(tokens[SETTINGS_SLOT]["min_tokens"])
+        return cache_bytes(self.config, len(slots), length)
+
     def further_options(self, tokens: Mapping[str, Any]) -> dict[str, object]:
         """Return the codes as a list of one list, where there are prompts for some. Raises `Interrupted`."""
-        settings: Mapping[str, Any] = tokens.get(SETTINGS_SLOT, {})
-        if CODES_SLOT not in tokens or not settings.get("generate_audio_codes"):
+        slots = _written_slots(tokens)
+        if not slots:
             return {}
+        settings: Mapping[str, Any] = tokens[SETTINGS_SLOT]
         drawn = {name: settings[name] for name in SAMPLING_NAMES if name in settings}
         sampling = CodeSampling(num_codes=int(settings["min_tokens"]), **drawn)
-        slots = (CODES_SLOT,) if sampling.cfg_scale == 1.0 else (CODES_SLOT, NEGATIVE_SLOT)
         prompts = padded_before([[token for token, *_ in tokens[slot][0]] for slot in slots], PAD_TOKEN)
         embedded = [self._embed(prompt) for prompt in prompts]
         rows = torch.stack([item for item, _ in embedded])
@@ -142,6 +156,15 @@ class CodeEncoder(LanguageEncoder):
         mask = torch.tensor(masks, device=rows.device)
         codes = written_codes(self.transformer.model, rows, mask, sampling, lambda index: check_cancelled())
         return {CODES: [codes]}
+
+
+def _written_slots(tokens: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the slots of the prompts that codes are written behind; none where none are."""
+    settings: Mapping[str, Any] = tokens.get(SETTINGS_SLOT, {})
+    if CODES_SLOT not in tokens or not settings.get("generate_audio_codes"):
+        return ()
+    is_guided = settings.get("cfg_scale", DEFAULT_GUIDANCE) != 1.0
+    return (CODES_SLOT, NEGATIVE_SLOT) if is_guided else (CODES_SLOT,)
 
 
 def writes_codes(encoders: Any) -> bool:

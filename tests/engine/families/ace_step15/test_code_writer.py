@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,12 +12,16 @@ from darkroom.engine.families.ace_step15.code_writer import (
     FIRST_CODE,
     CodeDraws,
     CodeSampling,
+    cache_bytes,
     filtered,
     padded_before,
     written_codes,
 )
+from darkroom.engine.families.ace_step15.text import CODES_2B, CODES_SLOT, NEGATIVE_SLOT, SETTINGS_SLOT, CodeEncoder
 from darkroom.engine.layers.keys_values import KeysValues
 from darkroom.engine.layers.language_model import QWEN3, LanguageModel, LanguageModelConfig
+from darkroom.engine.models.clip import Clip
+from darkroom.engine.text.clip_encoding import TextEncoderSet
 
 NUM_TOKENS = CODES_END + 3
 SCORES = torch.tensor([[3.0, 2.0, 1.0, 0.0, -4.0]])
@@ -102,6 +106,42 @@ def codes_of(model: Any, prompts: list[list[int]], num_codes: int = 4, cfg_scale
     codes = written_codes(model, rows, mask, sampling, called.append)
     assert called == list(range(num_codes))
     return codes
+
+
+def test_the_cache_of_the_longest_song_is_six_gigabytes() -> None:
+    config = LanguageModelConfig(
+        kind=QWEN3, num_layers=36, width=2560, heads=32, key_heads=8, inner_width=9728, vocabulary_size=217204
+    )
+    assert cache_bytes(config, 2, 5 * 2000 + 300) == pytest.approx(6.7e9, rel=0.05)
+    assert cache_bytes(config, 1, 5) * 2 == cache_bytes(config, 2, 5) == cache_bytes(config, 1, 10)
+
+
+def test_the_cache_of_a_text_encoder_s_codes_is_part_of_its_working_memory(model: Any) -> None:
+    prompts = {CODES_SLOT: [[(1, 1.0)] * 4], NEGATIVE_SLOT: [[(1, 1.0)] * 6]}
+    settings = {"generate_audio_codes": True, "min_tokens": 10, "cfg_scale": 2.0}
+    encoder = CodeEncoder(LanguageModel(model.config), CODES_2B.encoding)
+    asked: list[int] = []
+
+    class Weights:
+        model = TextEncoderSet([encoder])
+        forced_hooks = None
+
+        def in_use(self, *, working_bytes: int) -> Any:
+            asked.append(working_bytes)
+            raise StopIteration
+
+    clip = Clip.__new__(Clip)
+    clip.patcher = cast("Any", Weights())
+    for tokens in (
+        {**prompts, SETTINGS_SLOT: settings},
+        {**prompts, SETTINGS_SLOT: {**settings, "cfg_scale": 1.0}},
+        {**prompts, SETTINGS_SLOT: {**settings, "generate_audio_codes": False}},
+        prompts,
+    ):
+        with pytest.raises(StopIteration):
+            clip.encode_from_tokens(tokens)
+    config = model.config
+    assert asked == [cache_bytes(config, 2, 16), cache_bytes(config, 1, 14), 0, 0]
 
 
 def test_as_many_codes_as_asked_for_are_written(model: Any) -> None:
