@@ -12,6 +12,7 @@ prompts are shorter than it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -250,8 +251,8 @@ class ScaledEmbedding(nn.Embedding):
     """A table whose rows are multiplied by the root of their size; images and embeddings of files are not."""
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        rows: torch.Tensor = super().forward(tokens)
-        return rows * self.embedding_dim**0.5
+        rows: torch.Tensor = super().forward(tokens) * math.sqrt(self.embedding_dim)
+        return rows
 
 
 class DecoderStack(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, cast
 
 import torch
 
@@ -17,7 +17,7 @@ from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Count, Negative, Positive, Start
 from darkroom.engine.nodes.markers import Optional, Out
-from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, IMAGE, LATENT, VAE
+from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, IMAGE, LATENT, VAE, Latent
 from darkroom.engine.nodes.widgets import Int, PromptText
 
 MODULE = "comfy_extras.nodes_kandinsky5"
@@ -62,15 +62,15 @@ def kandinsky5_image_to_video(
     frames = (length - 1) // FRAMES_RATIO + 1
     latent = torch.zeros([batch_size, LATENT_CHANNELS, frames, height // CELL_PX, width // CELL_PX])
     if start_image is None:
-        return positive, negative, {"samples": latent}, {}
+        return positive, negative, {"samples": latent}, cast("Latent", {})
     _check_vae(vae)
     images = resize_image(start_image[:length, ..., :3], width, height, "bilinear", "center")
     given: torch.Tensor = vae.encode(images)
     mask = torch.ones(1, 1, *latent.shape[2:])
     mask[:, :, : (len(images) - 1) // FRAMES_RATIO + 1] = 0.0
     options = {GIVEN_FRAMES: given, "concat_mask": mask}
-    start = {"samples": latent}, {"samples": given}
-    return with_options(positive, **options), with_options(negative, **options), *start
+    encoded = with_options(positive, **options), with_options(negative, **options)
+    return *encoded, {"samples": latent}, {"samples": given}
 
 
 def _check_vae(vae: VAE) -> None:

@@ -60,7 +60,7 @@ def video_positions(grid: Grid, scale: float, options: Options, device: torch.de
     return torch.stack(torch.meshgrid(*along, indexing="ij"), dim=-1).flatten(0, 2)[None]
 
 
-def visual_block_function(block: VisualBlock) -> BlockFunction:
+def visual_block_function(block: nn.Module) -> BlockFunction:
     """Return a block in the form in which custom nodes call it."""
 
     def original(args: dict[str, Any]) -> dict[str, torch.Tensor]:

@@ -240,7 +240,8 @@ def gemma(vision: ClipVisionConfig | None) -> GemmaModel:
         kind=GEMMA3, num_layers=1, width=8, heads=1, key_heads=1, inner_width=8, vocabulary_size=300,
         norms_queries=True, norms_outputs=True,
     )  # fmt: skip
-    return drawn(GemmaModel(GemmaConfig(language, vision)))
+    made: GemmaModel = drawn(GemmaModel(GemmaConfig(language, vision)))
+    return made
 
 
 SMALL_SIGLIP = replace(SIGLIP, num_layers=1, width=32, inner_width=16, patch_px=2, image_px=64)

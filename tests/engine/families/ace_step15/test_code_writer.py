@@ -117,13 +117,13 @@ def test_the_cache_of_the_longest_song_is_six_gigabytes() -> None:
 
 
 def test_the_cache_of_a_text_encoder_s_codes_is_part_of_its_working_memory(model: Any) -> None:
-    prompts = {CODES_SLOT: [[(1, 1.0)] * 4], NEGATIVE_SLOT: [[(1, 1.0)] * 6]}
+    prompts: dict[str, Any] = {CODES_SLOT: [[(1, 1.0)] * 4], NEGATIVE_SLOT: [[(1, 1.0)] * 6]}
     settings = {"generate_audio_codes": True, "min_tokens": 10, "cfg_scale": 2.0}
     encoder = CodeEncoder(LanguageModel(model.config), CODES_2B.encoding)
     asked: list[int] = []
 
     class Weights:
-        model = TextEncoderSet([encoder])
+        model = TextEncoderSet(cast("Any", [encoder]))
         forced_hooks = None
 
         def in_use(self, *, working_bytes: int) -> Any:
