@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from darkroom.engine.media.mesh import Mesh
+from darkroom.engine.media.surfaces.weld import welded
 
 
 def square_grid(side: int, height: float = 0.0) -> Mesh:
@@ -45,3 +46,26 @@ def tensor(values: object) -> torch.Tensor:
     """Return values of a mesh that are one tensor."""
     assert isinstance(values, torch.Tensor)
     return values
+
+
+def fine_box(cells: int) -> Mesh:
+    """Return the surface of the unit cube around the origin, closed, of `cells` squares a side on each face."""
+    side = square_grid(cells)
+    positions = tensor(side.vertices) - torch.tensor([0.5, 0.5, -0.5])  # the face towards z
+    faces = tensor(side.faces)
+    parts = []
+    for axes, signs in (
+        ((0, 1, 2), (1, 1, 1)), ((1, 0, 2), (1, 1, -1)), ((2, 0, 1), (1, 1, 1)),
+        ((2, 1, 0), (-1, 1, 1)), ((1, 2, 0), (1, 1, 1)), ((0, 2, 1), (1, -1, 1)),
+    ):  # fmt: skip
+        parts.append(positions[:, list(axes)] * torch.tensor(signs))
+    corners = torch.cat([_outwards(part, faces) for part in parts]).reshape(-1, 3)
+    return welded(Mesh(corners, torch.arange(len(corners)).reshape(-1, 3)), 1e-5)
+
+
+def _outwards(positions: torch.Tensor, faces: torch.Tensor) -> torch.Tensor:
+    """Return triangles [F, 3, 3] of a face of a box, facing away from the origin."""
+    triangles = positions[faces]
+    a, b, c = triangles.unbind(1)
+    inwards = (torch.linalg.cross(b - a, c - a) * a).sum(1) < 0
+    return torch.where(inwards[:, None, None], triangles.flip(1), triangles)
