@@ -56,7 +56,7 @@ write torch-cuda13 "$fresh/torch.txt"
 lock_torch torch-cuda12 cu126
 lock_torch torch-cpu cpu
 # PyTorch and what only its CUDA builds need are named by its own locks; a line that goes on is indented.
-compile pyproject.toml "$fresh/image.txt" --extra redis --extra nats --extra postgres --extra meshes --extra shaders
+compile pyproject.toml "$fresh/image.txt" --extra redis --extra nats --extra postgres --extra meshes
 awk '/^[^ ]/ { theirs = /^(torch|triton|cuda-[a-z-]+|nvidia-[a-z0-9-]+)==/ && !/^nvidia-ml-py==/ } !theirs' \
   "$fresh/image.txt" >"$fresh/image-own.txt"
 write image "$fresh/image-own.txt"
