@@ -92,7 +92,7 @@ class AttnBlock(nn.Module):
         return x + self.attended(self.norm(x))
 
     def attended(self, normed: torch.Tensor) -> torch.Tensor:
-        """Return what the cells of images [B, C, h, w] read of each other."""
+        """Return the attention of the cells of images [B, C, h, w] to each other."""
         batch, channels = normed.shape[:2]
         q, k, v = (
             layer(normed).reshape(batch, 1, channels, -1).transpose(2, 3).contiguous()  # [B, 1, h*w, C]

@@ -35,7 +35,7 @@ class Bounds:
 
 
 def isolated(function: str, given: Arrays, bounds: Bounds, cancel: CancelToken) -> dict[str, NDArray[np.generic]]:
-    """Return what `package.module:function` returns for arrays by name, called in a process of its own.
+    """Call `package.module:function` with arrays by name in a separate process, and return its arrays.
 
     Raises ValueError with the function's own, at the deadline, and where the process ends by a signal or of memory.
     """

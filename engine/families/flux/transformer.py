@@ -555,7 +555,7 @@ class FluxTransformer(FluxTrunk):
 def vectors_of(
     vec: Vector, streams: tuple[torch.Tensor, torch.Tensor], num_double: int, num_single: int
 ) -> tuple[list[Vector], list[Vector]]:
-    """Return what modulates the blocks of two streams, image and text, and those of one.
+    """Return the modulations of the blocks of two streams, image and text, and of those of one.
 
     References that are left out have no vector of their own.
     """

@@ -28,7 +28,7 @@ NormalsAt = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Crossings:
-    """Where the surface crosses the twelve edges of cells: mask and points, and the signs of the eight corners."""
+    """Points at which the surface crosses the twelve edges of cells, their mask, and the signs of the eight corners."""
 
     grid: Grid
     cells: torch.Tensor  # [N, 3]

@@ -44,7 +44,7 @@ class NearTriangles:
         self._tree = cKDTree(triangles.mean(1).numpy(), balanced_tree=False, compact_nodes=False)
 
     def nearest(self, points: torch.Tensor, cancel: CancelToken) -> Nearest:
-        """Return what is nearest to points [P, 3]."""
+        """Return the nearest points of the surface to points [P, 3]."""
         count = min(CANDIDATES, len(self.triangles))
         parts = [Nearest(torch.zeros(0), torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))]
         for part in torch.split(points, POINTS_AT_ONCE):
