@@ -129,7 +129,7 @@ def unwrap_mesh(
 ) -> NamedMesh:
     """Lay meshes out on a texture; vertices between charts are split. `adaptive` takes longer to find its charts."""
     if not unwrap.is_available():
-        raise ValueError("UnwrapMesh: xatlas is not installed; expected it (pip install 'darkroom-worker[meshes]')")
+        raise ValueError("UnwrapMesh: xatlas is not installed; expected it (pip install xatlas)")
     laid_out = []
     for item in mesh.items():
         laid_out.append(
