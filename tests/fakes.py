@@ -92,6 +92,7 @@ class FakeEngine:
         self.uploaded: list[str] = []
         self.traceparents: list[str] = []  # of the prompts it was sent; empty for none
         self.url = ""
+        self.takes_uuids_alone = False  # as ids of prompts, like ComfyUI 0.33.0
         self.num_described = 0  # how often it was asked for its nodes
         self.is_silent = False  # tells nothing on its sockets
         self.ignores_interrupts = False  # as a node that does not look up
@@ -205,8 +206,12 @@ class FakeEngine:
         return web.json_response(OBJECT_INFO)
 
     async def _prompt(self, request: web.Request) -> web.Response:
-        self.traceparents.append(request.headers.get("traceparent", ""))
         body = await request.json()
+        if self.takes_uuids_alone and not _is_uuid(body.get("prompt_id")):
+            return _refusal("invalid_prompt_id", "prompt_id must be a valid UUID")
+        if not body["prompt"]:
+            return _refusal("prompt_no_outputs", "Prompt has no outputs")
+        self.traceparents.append(request.headers.get("traceparent", ""))
         await asyncio.sleep(self.seconds_to_take)
         prompt_id = body.get("prompt_id") or str(uuid.uuid4())
         self._pending.append(prompt_id)
@@ -373,6 +378,18 @@ def _entry(outputs: dict[str, Any], status: str, messages: list[Any]) -> dict[st
         "status": {"status_str": status, "completed": status == "success", "messages": messages},
         "meta": {},
     }
+
+
+def _refusal(kind: str, message: str) -> web.Response:
+    error = {"type": kind, "message": message, "details": "", "extra_info": {}}
+    return web.json_response({"error": error, "node_errors": {}}, status=400)
+
+
+def _is_uuid(value: object) -> bool:
+    """Return True for an id in the form that ComfyUI 0.33.0 takes."""
+    with contextlib.suppress(ValueError):
+        return value is None or str(uuid.UUID(str(value))) == value
+    return False
 
 
 def _paint(path: Path, prompt: dict[str, Any]) -> None:

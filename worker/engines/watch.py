@@ -261,6 +261,8 @@ class WatchedEngine:
     async def _poll_foreign(self) -> bool:
         try:
             await self.client.calls.system_stats()
+            if not self.is_up:
+                await self.client.prompts.learn_id_form()
             if not self.is_up or self.client.calls.answer_fault or time.monotonic() - self._probed_at >= PROBE_SECONDS:
                 await self.client.prompts.probe()
                 self._probed_at = time.monotonic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import uuid
 from collections.abc import AsyncIterator
 from importlib import metadata
 from pathlib import Path
@@ -185,6 +186,18 @@ async def test_cancelling_a_running_job_ends_it_as_cancelled_and_frees_the_engin
     assert (await waiting).status_code == 499
     assert (await front.sync(draw())).status_code == 200
     assert "already ended" in (await front.http.post("/cancel/slow")).json()["message"]
+
+
+async def test_jobs_of_an_engine_that_takes_uuids_alone_run_report_and_stop(tmp_path: Path, engine: FakeEngine) -> None:
+    engine.takes_uuids_alone = True
+    async with running_front(tmp_path, engine) as front:
+        assert (await front.sync(draw("ab", 2), request_id="one")).json()["status"] == "completed"
+        waiting = asyncio.create_task(front.sync(wait(), request_id="slow"))
+        await front.until_message("slow", "Progress: 25.0%")
+        assert (await front.http.post("/cancel/slow")).json()["status"] == "cancelled"
+        assert (await waiting).status_code == 499
+        assert (await front.sync(fail())).status_code == 500
+    assert len(engine.runs) == len({uuid.UUID(run) for run in engine.runs}) == 3
 
 
 async def test_cancelling_a_queued_job_touches_no_other(front: RunningFront) -> None:

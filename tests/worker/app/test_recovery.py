@@ -7,13 +7,16 @@ import json
 import os
 import signal
 import sys
+import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
+from darkroom.worker.engines.client.prompt_calls import NAMESPACE
 from darkroom.worker.engines.supervisor import free_port
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.databases import give_database
@@ -90,9 +93,11 @@ async def test_every_acknowledged_job_ends_after_kill_9_and_ended_ones_are_not_d
     assert len(engine.runs) <= 6
 
 
+@pytest.mark.parametrize("takes_uuids_alone", [False, True])
 async def test_a_prompt_that_a_foreign_engine_still_has_is_awaited_and_not_sent_twice(
-    tmp_path: Path, engine: FakeEngine
+    tmp_path: Path, engine: FakeEngine, takes_uuids_alone: bool
 ) -> None:
+    engine.takes_uuids_alone = takes_uuids_alone
     async with front_process(tmp_path, engine) as front:
         await front.http.post("/generate", json=body(wait(1.2), "long"))
 
@@ -104,7 +109,7 @@ async def test_a_prompt_that_a_foreign_engine_still_has_is_awaited_and_not_sent_
         await front.send(signal.SIGKILL)
     async with front_process(tmp_path, engine) as front:
         await front.until_status("long", "completed")
-    assert engine.runs == ["long-1"]
+    assert engine.runs == [str(uuid.uuid5(NAMESPACE, "long-1")) if takes_uuids_alone else "long-1"]
 
 
 async def test_sigterm_lets_the_running_job_end_and_keeps_the_rest(tmp_path: Path, engine: FakeEngine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import Collection
 from typing import Any
 
@@ -23,6 +24,10 @@ from darkroom.worker.observe.tracing import trace_headers
 
 REFUSALS = (400, 413, 422)  # statuses of a prompt or file that is not as it must be; others are the engine's own matter
 PROBE = "darkroom-probe"  # id that no prompt has
+INVALID_ID = "invalid_prompt_id"  # type of ComfyUI's problem
+
+NAMESPACE = uuid.UUID("6b1f4f0e-6d5c-4f5f-9a0e-0f1d9a7c3b52")
+"""Namespace of the ids of prompts at engines that take UUIDs alone."""
 
 
 class PromptCalls:
@@ -31,7 +36,22 @@ class PromptCalls:
     def __init__(self, calls: EngineCalls, hidden: tuple[str, ...]) -> None:
         self._calls = calls
         self._hidden = hidden
+        self._takes_any_id = True
         self._sending = asyncio.Lock()
+
+    def id_there(self, prompt_id: str) -> str:
+        """Return the id that a prompt of ours has at this engine: the same, or a UUID made of it."""
+        return prompt_id if self._takes_any_id else str(uuid.uuid5(NAMESPACE, prompt_id))
+
+    async def learn_id_form(self) -> None:
+        """Ask the engine whether it takes ids that are no UUIDs, as ComfyUI did before 0.33.0, by an empty prompt."""
+        body = encoded({"prompt": {}, "prompt_id": PROBE})
+        with contextlib.suppress(EngineUnreachable):  # the other routes say so
+            response = await self._calls.request("POST", "/prompt", body)
+            answer = await response.json_object() if response.status in REFUSALS else {}
+            with reading(response.route):
+                found = problems_of_rejection(answer)
+            self._takes_any_id = all(problem.type != INVALID_ID for problem in found)
 
     async def probe(self) -> None:
         """Ask the routes by which a prompt is followed. Raises EngineUnreachable if their answers cannot be used."""
@@ -58,6 +78,7 @@ class PromptCalls:
 
     async def has_prompt(self, prompt_id: str) -> bool:
         """Return True if the prompt waits, runs, or has run to its end there."""
+        prompt_id = self.id_there(prompt_id)
         if await self.queue_position(prompt_id) is not None:
             return True
         entry = await self.history_entry(prompt_id)

@@ -84,6 +84,7 @@ class PromptRunner:
 
         Prompts that its nodes queue to go on with it are awaited, too, within the same time.
         """
+        prompt_id = self._prompts.id_there(prompt_id)
         run = Run(prompt_id, on_message, has_events=not is_there, is_own=is_own, on_preview=on_preview)
         self._runs.stops.forget(prompt_id)
         extra_data = self._continuations.begin(prompt_id, extra_data or {})
