@@ -113,7 +113,7 @@ def workflow(number: int, image_url: str = "") -> dict[str, Any]:
 
 
 def read_spans(base: Path) -> list[tuple[float, float]]:
-    """When the device began and ended each piece of work, in seconds, in the order of their beginnings."""
+    """Times at which the device began and ended each piece of work, in seconds, in the order of their beginnings."""
     lines = (base / "output" / WORK_LOG).read_text().splitlines()
     return sorted((float(began), float(ended)) for began, ended in (line.split() for line in lines))
 

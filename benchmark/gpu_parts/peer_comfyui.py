@@ -78,7 +78,7 @@ def import_comfyui(bench: Bench, flags: Sequence[str]) -> None:
 
 
 def kitchen() -> str:
-    """Return which of ComfyUI's own kernels are there: its package has compiled ones, and others in Triton."""
+    """Return the kinds of ComfyUI's own kernels that are there: its package has compiled ones, and others in Triton."""
     try:
         module = importlib.import_module("comfy_kitchen")
     except ImportError:

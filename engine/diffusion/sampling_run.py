@@ -61,7 +61,7 @@ class SamplingRun(Work):
         return self.tuning.attempt(patcher, lambda tuning: work(replace(self, tuning=tuning)))
 
     def attempt_stream(self, patcher: Network, make: Callable[[SamplingRun], Generator[T, None, None]]) -> Iterator[T]:
-        """Yield what the iterator of `make` yields; it is made again, with a plain run, where a strategy fails it."""
+        """Iterate over the iterator of `make`; it is made again, with a plain run, where a strategy fails it."""
         if self.tuning is None:
             return make(self)
         return self.tuning.attempt_stream(patcher, lambda tuning: make(replace(self, tuning=tuning)))

@@ -27,7 +27,7 @@ class RunTuning(Protocol):
         ...
 
     def attempt_stream(self, patcher: Network, make: Callable[[RunTuning], Frames[T]]) -> Iterator[T]:
-        """Yield what the iterator of `make` yields, which decodes as it is taken, with the tuning it gets.
+        """Iterate over the iterator of `make`, which decodes as it is taken, with the tuning it gets.
 
         Where a strategy fails it, another one is made, with a tuning that takes the plain path; what came already is
         not yielded again.

@@ -17,7 +17,7 @@ BLOCK = 8  # cells a side, and frames
 
 
 def window_starts(size: int, window: int, device: torch.device) -> torch.Tensor:
-    """Return where the window of each cell of an axis begins [size]. `window` is at most the size."""
+    """Return the first cell of the window of each cell of an axis [size]. `window` is at most the size."""
     return (torch.arange(size, device=device) - window // 2).clamp(0, size - window)
 
 
@@ -45,7 +45,7 @@ def neighborhood_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, wi
 
 
 def _start(cell: int, window: int, size: int) -> int:
-    """Return where the window of a cell of an axis begins, as `window_starts` has it on a device."""
+    """Return the first cell of the window of a cell of an axis, as `window_starts` has it on a device."""
     return min(max(cell - window // 2, 0), size - window)
 
 
@@ -57,7 +57,7 @@ def _as_tokens(x: torch.Tensor) -> torch.Tensor:
 def _mask(
     starts: Sequence[torch.Tensor], windows: Sequence[int], cells: Sequence[slice], seen: Sequence[slice]
 ) -> torch.Tensor | None:
-    """Return which of the seen cells each cell of a block reads [cells, seen]; None for all."""
+    """Return a mask of the seen cells that each cell of a block attends to [cells, seen]; None for all."""
     by_axis = []
     for start, window, part, place in zip(starts, windows, cells, seen, strict=True):
         own = start[part, None]

@@ -67,7 +67,7 @@ def stretches_in_tiles(
     output_device: torch.device | str = "cpu",
     on_tile: Callable[[], None] | None = None,
 ) -> Iterator[torch.Tensor]:
-    """Yield what `run_in_tiles` makes of one item in stretches along the first axis, each once no tile reaches it.
+    """Yield the result of `run_in_tiles` for one item in stretches along the first axis, each once no tile reaches it.
 
     They are [1, out_channels, r, W] of an item [1, C, H, W], or [1, out_channels, f, H, W] of a video. The item's
     output is never held as a whole, unless one tile is as long as the item.

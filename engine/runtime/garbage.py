@@ -1,4 +1,4 @@
-"""When Python looks for cycles of objects, in a process that is the engine's alone.
+"""Schedule of Python's search for cycles of objects, in a process that is the engine's alone.
 
 Left alone it would look again and again while a large graph is being made: every full collection walks all objects
 there are, torch's modules and the graph included, so that a node of a graph of 10,000 costs twice one of 1,000. So

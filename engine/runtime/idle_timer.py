@@ -1,4 +1,4 @@
-"""When nothing has run for a while."""
+"""Timer of the time in which nothing has run."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ class TunedRun:
         return result
 
     def attempt_stream(self, patcher: Network, make: Callable[[RunTuning], Frames[T]]) -> Iterator[T]:
-        """Yield what the iterator of `make` yields, from a plain one where a strategy failed, as `attempt` does."""
+        """Iterate over the iterator of `make`, over a plain one where a strategy failed, as `attempt` does."""
         fallback = self._fallback
         if fallback is None or self._attempt.is_plain:
             yield from make(self)

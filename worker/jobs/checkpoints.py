@@ -63,7 +63,7 @@ class JobCheckpoints:
 
     @contextlib.asynccontextmanager
     async def of(self, job: Job) -> AsyncIterator[JsonObject]:
-        """Yield what to send to an engine with the job's prompt; copy its checkpoints while the block is open."""
+        """Yield the fields to send to an engine with the job's prompt; copy its checkpoints while the block is open."""
         key = _key_of(job)
         if self._copies is None:
             yield {CHECKPOINT_KEY: key}

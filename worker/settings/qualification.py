@@ -85,4 +85,4 @@ class WarmUpConfig(Section):
     """Comma list of workflow files to run once before ready."""
 
     on_fail: Annotated[Literal["error", "serve"], LOWER, env("WARMUP_ON_FAIL")] = "serve"
-    """When one of either fails: `serve` names it and serves, `error` stays closed and tries again."""
+    """Outcome of a failure of either: `serve` names it and serves, `error` stays closed and tries again."""

@@ -88,7 +88,7 @@ def detect(index: TensorIndex) -> Match | None:
 
 
 def parameterise(match: Match, file: TensorReader) -> Parameterisation:
-    """Return how the network's output is read, which its variant tells."""
+    """Return the form of the network's output, which its variant tells."""
     return PARAMETERISATIONS.get(match.variant, FLOW)
 
 

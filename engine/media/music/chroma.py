@@ -113,7 +113,7 @@ def _halved(samples: Floats) -> Floats:
 
 
 def _notes_of_bins() -> Floats:
-    """Return which bins [12, K] belong to each note, float32."""
+    """Return the weights of bins [12, K] in each note, float32."""
     per_note = BINS_PER_OCTAVE // NUM_NOTES
     notes = np.roll(np.repeat(np.eye(NUM_NOTES), per_note, axis=1), -(per_note // 2), axis=1)
     return np.tile(notes, NUM_OCTAVES).astype(np.float32)
@@ -164,7 +164,7 @@ def _peak_shifts(spectrum: Floats) -> Floats:
 
 
 def _are_peaks(spectrum: Floats) -> NDArray[np.bool_]:
-    """Return where a frequency is stronger than both beside it; the lowest never is."""
+    """Return True for frequencies that are stronger than both beside them; the lowest never is."""
     peaks = np.zeros(spectrum.shape, dtype=bool)
     peaks[1:-1] = (spectrum[1:-1] > spectrum[:-2]) & (spectrum[1:-1] >= spectrum[2:])
     peaks[-1] = spectrum[-1] > spectrum[-2]

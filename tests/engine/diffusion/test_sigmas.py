@@ -36,7 +36,7 @@ def between(timestep: float) -> float:
 
 
 def shares(count: int) -> list[float]:
-    """That many even shares from 0 to 1; one alone is 0."""
+    """Return so many even shares from 0 to 1; one alone is 0."""
     return [index / max(count - 1, 1) for index in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""When an engine counts as hung or deaf: decided from times alone."""
+"""Engines that count as hung or silent, decided from times alone."""
 
 from __future__ import annotations
 

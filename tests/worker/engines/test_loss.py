@@ -1,4 +1,4 @@
-"""Why an engine was lost, from its end and its last words, and when it is started again."""
+"""Reasons for the loss of an engine, from its end and its last words, and its restarts."""
 
 from __future__ import annotations
 

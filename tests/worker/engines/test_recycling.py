@@ -1,4 +1,4 @@
-"""When an engine is replaced for the memory it holds, and which one."""
+"""The choice of the engine that is replaced for the memory it holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose a job is, by the id that somebody asks for."""
+"""The owner of a job, by the id that somebody asks for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the built-in model draws, in which size, and how a result says so."""
+"""Requests that the built-in model draws, their sizes, and the note in their results."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from darkroom.worker.storage.store import JobStore
 
 
 class RunStage:
-    """Whose turn for an engine it is, the runs that may make way for others, and those that are divided."""
+    """The turns of jobs for an engine, the runs that may make way for others, and those that are divided."""
 
     def __init__(
         self, store: JobStore, pool: EnginePool, parts: PipelineParts, limits: PipelineLimits, changes: JobChanges

@@ -72,7 +72,7 @@ def wan_dancer_encode_audio(
 
 
 def _cells_of(mask: torch.Tensor, cells: tuple[int, int]) -> torch.Tensor:
-    """Return which cells [1, 4, f, h, w] are drawn, of a mask [F, H, W] of what is kept.
+    """Return the cells [1, 4, f, h, w] that are drawn, of a mask [F, H, W] of pixels that are kept.
 
     As in ComfyUI, rows and columns are exchanged as the mask is scaled, and its numbers then read row by row.
     """
@@ -141,7 +141,7 @@ def _num_between(interval: float, end: int) -> int:
 
 
 def key_places(num_images: int, seconds: float, length: int, index: int) -> list[tuple[int, int]]:
-    """Return where in a part of `length` frames key frames are, and which images: evenly over music of `seconds`."""
+    """Return the key frames in a part of `length` frames, and their images: evenly over music of `seconds`."""
     num_parts = int((seconds - PAUSE_SECONDS) / (length / VIDEO_HZ)) + 1 if seconds > PAUSE_SECONDS else 0
     total = num_parts * length
     if total <= 0 or num_images <= 0:

@@ -148,7 +148,7 @@ def wan_track_to_video(
 
 
 def visibility_of(tracks: Mapping[str, Any]) -> torch.Tensor:
-    """Return which points [F, N] of tracks are visible."""
+    """Return True for the points [F, N] of tracks that are visible."""
     path: torch.Tensor = tracks["track_path"]
     visible: torch.Tensor | None = tracks.get("track_visibility")
     if visible is None:
