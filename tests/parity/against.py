@@ -134,7 +134,7 @@ def reference_of(checkout: Path, python: str, base: Path, timeout_seconds: float
 
 @contextmanager
 def ours_of(asked: str | None, base: Path, timeout_seconds: float) -> Iterator[Runner | None]:
-    """Yield the function that runs a case on our engine, in this process or on a server; None where it is not asked for."""
+    """Yield the function that runs a case on our engine, in this process or on a server; None without one."""
     if asked is None:
         yield None
     elif asked != HERE:
