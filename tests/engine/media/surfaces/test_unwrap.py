@@ -12,8 +12,6 @@ from darkroom.engine.media.mesh import Mesh
 from darkroom.engine.media.surfaces import unwrap
 from tests.engine.media.surfaces.shapes import cube, fine_box, soup_of, tensor
 
-pytest.importorskip("xatlas")
-
 
 def laid_out(mesh: Mesh, side: int = 256, *, weld: float = 0.0, is_thorough: bool = False) -> Mesh:
     return unwrap.unwrapped(mesh, side, 1, weld, CancelToken(), is_thorough=is_thorough)

@@ -49,7 +49,6 @@ def test_signs_of_a_remeshed_batch_are_those_asked_for(context: NodeContext) -> 
 
 
 def test_unwrapped_batch_has_a_layout_and_keeps_its_texture(context: NodeContext) -> None:
-    pytest.importorskip("xatlas")
     pair = replace(in_a_batch(cube()), texture=torch.rand(1, 4, 4, 3))
     made = unwrap_mesh(context, mesh=pair, resolution=256)
     assert tensor(made.uvs).shape[:2] == tensor(made.vertices).shape[:2]
