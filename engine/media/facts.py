@@ -17,6 +17,7 @@ from typing import Any
 
 from darkroom.engine.media.limits import MICROSECONDS
 from darkroom.engine.media.opened import BadMedia, opened_for_reading
+from darkroom.engine.media.process_limits import lower_limits
 
 COMMAND = "media-facts"
 MAX_MEMORY_BYTES = 2 << 30
@@ -73,10 +74,7 @@ def write_first_frame(path: Path, target: Path) -> None:
 
 def _limit_process() -> None:
     """Limit the memory and the time of this process: the files are strangers' or a node pack's."""
-    for kind, limit in ((resource.RLIMIT_DATA, MAX_MEMORY_BYTES), (resource.RLIMIT_CPU, MAX_PROCESSOR_SECONDS)):
-        _, hard = resource.getrlimit(kind)
-        lowest = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-        resource.setrlimit(kind, (lowest, lowest))
+    lower_limits({resource.RLIMIT_DATA: MAX_MEMORY_BYTES, resource.RLIMIT_CPU: MAX_PROCESSOR_SECONDS})
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,10 +1,12 @@
 """A computation by a foreign library in a process of its own, which ends at a deadline, whatever the library does.
 
-Arrays go there and back in files. The process is ended when the run is cancelled, too.
+Arrays go there and back in files. The process is ended when the run is cancelled, too, and ends with the engine.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import signal
 import subprocess
 import tempfile
@@ -33,6 +35,11 @@ class Bounds:
     seconds: float
     memory_bytes: int
 
+    @property
+    def cpu_seconds(self) -> int:
+        """Processor time that the process can take until the deadline: all processors for so long."""
+        return math.ceil(self.seconds) * (os.cpu_count() or 1)
+
 
 def isolated(function: str, given: Arrays, bounds: Bounds, cancel: CancelToken) -> dict[str, NDArray[np.generic]]:
     """Call `package.module:function` with arrays by name in a separate process, and return its arrays.
@@ -42,9 +49,10 @@ def isolated(function: str, given: Arrays, bounds: Bounds, cancel: CancelToken) 
     with tempfile.TemporaryDirectory(prefix="darkroom-isolated-") as name:
         folder = Path(name)
         np.savez(folder / GIVEN, allow_pickle=False, **given)
+        numbers = (bounds.memory_bytes, bounds.cpu_seconds, os.getpid())
         with (folder / OUTPUT).open("wb") as sink:
             child = subprocess.Popen(
-                [*command_of("darkroom.engine.media.isolated_child"), function, name, str(bounds.memory_bytes)],
+                [*command_of("darkroom.engine.media.isolated_child"), function, name, *map(str, numbers)],
                 stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True,
             )  # fmt: skip
             try:
