@@ -56,7 +56,7 @@ BELOW_FAMILIES: dict[str, frozenset[str]] = {
     "engine.layers": NOTHING,
     "engine.text": frozenset({"tokenizers", "sentencepiece"}),
     "engine.images": frozenset({"scipy"}),
-    "engine.media": frozenset({"av", "moderngl", "scipy", "xatlas"}),
+    "engine.media": frozenset({"av", "scipy", "xatlas"}),
     "engine.formats": NOTHING,
     "engine.adapters": NOTHING,
     "engine.diffusion": NODE_EXTRAS,
