@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from darkroom.engine.diffusion.conditions import BatchedInput, ListInput, RegularInput
+from darkroom.engine.diffusion.conditions import BatchedInput, RegularInput
 from darkroom.engine.diffusion.denoiser import Denoiser
+from darkroom.engine.families.reference_inputs import reference_inputs
 
 
 class LanguageDenoiser(Denoiser):
@@ -23,11 +24,8 @@ class LanguageDenoiser(Denoiser):
 
 
 class ReferencesDenoiser(LanguageDenoiser):
-    """A network that sees reference images beside the one that it draws."""
+    """A network that sees reference images beside the one that it generates."""
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
-        inputs = super().extra_conds(**kwargs)
-        references = kwargs.get("reference_latents")
-        if references is not None:
-            inputs["ref_latents"] = ListInput([self.process_latent_in(item) for item in references])
-        return inputs
+        """Return the network's inputs. Raises ValueError for reference images of another family's VAE."""
+        return {**super().extra_conds(**kwargs), **reference_inputs(self, kwargs)}

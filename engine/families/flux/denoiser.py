@@ -13,13 +13,12 @@ from torch.nn import functional
 
 from darkroom.engine.diffusion.conditions import (
     BatchedInput,
-    ConstantInput,
-    ListInput,
     RegularInput,
     spread_to_batch_size,
 )
 from darkroom.engine.diffusion.denoiser import fit
 from darkroom.engine.families.joint_text_denoiser import JointTextDenoiser
+from darkroom.engine.families.reference_inputs import reference_inputs
 from darkroom.engine.layers.patches import PATCH
 
 DEFAULT_GUIDANCE = 3.5
@@ -31,6 +30,7 @@ class FluxDenoiser(JointTextDenoiser):
     """Flux, with the channels that its first layer has."""
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
+        """Return the network's inputs. Raises ValueError for reference images of another family's VAE."""
         inputs = super().extra_conds(**kwargs)
         guidance = kwargs.get("guidance", DEFAULT_GUIDANCE)
         if guidance is not None:
@@ -41,13 +41,7 @@ class FluxDenoiser(JointTextDenoiser):
             inputs["attention_mask"] = RegularInput(
                 fitted_mask(mask, kwargs["attention_mask_img_shape"], rows, columns)
             )
-        references = kwargs.get("reference_latents")
-        if references is not None:
-            inputs["ref_latents"] = ListInput([self.process_latent_in(item) for item in references])
-            method = kwargs.get("reference_latents_method")
-            if method is not None:
-                inputs["ref_latents_method"] = ConstantInput(method)
-        return inputs
+        return {**inputs, **reference_inputs(self, kwargs)}
 
     def concat_cond(self, **kwargs: Any) -> torch.Tensor | None:
         """Return an image's latent [B, C, h, w], with the mask of its pixels [B, 64, h, w] for a network that paints.

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput, ListInput, RegularInput
+from darkroom.engine.diffusion.conditions import BatchedInput, RegularInput
 from darkroom.engine.families.joint_text_denoiser import TextTokensDenoiser
+from darkroom.engine.families.reference_inputs import reference_inputs
 
 DEFAULT_GUIDANCE = 3.5
 LEAST_TOKENS = 512
@@ -29,19 +30,4 @@ class Flux2Denoiser(TextTokensDenoiser):
         guidance = kwargs.get("guidance", DEFAULT_GUIDANCE)
         if guidance is not None:
             inputs["guidance"] = RegularInput(torch.tensor([float(guidance)]))
-        references = kwargs.get("reference_latents")
-        if references is not None:
-            inputs["ref_latents"] = ListInput([self.process_latent_in(self._checked(item)) for item in references])
-            method = kwargs.get("reference_latents_method")
-            if method is not None:
-                inputs["ref_latents_method"] = ConstantInput(method)
-        return inputs
-
-    def _checked(self, latent: torch.Tensor) -> torch.Tensor:
-        channels = self.latent_format.latent_channels
-        if latent.ndim != 4 or latent.shape[1] != channels:
-            raise ValueError(
-                f"reference latents: a latent of another VAE than the model's; got shape {list(latent.shape)}, "
-                f"expected {channels} channels"
-            )
-        return latent
+        return {**inputs, **reference_inputs(self, kwargs)}

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput
+from darkroom.engine.diffusion.conditions import BatchedInput
 from darkroom.engine.families.language_denoiser import ReferencesDenoiser
 
 
@@ -18,11 +18,7 @@ class ImageVideoDenoiser(ReferencesDenoiser):
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
         self._check(kwargs)
-        inputs = super().extra_conds(**kwargs)
-        method = kwargs.get("reference_latents_method")
-        if "ref_latents" in inputs and method is not None:
-            inputs["ref_latents_method"] = ConstantInput(method)
-        return inputs
+        return super().extra_conds(**kwargs)
 
     def _check(self, options: dict[str, Any]) -> None:
         config: Any = self.diffusion_model.config

@@ -104,3 +104,11 @@ def test_loras_of_single_layers_name_their_rows() -> None:
         "diffusion_model.double_blocks.0.txt_attn.qkv.weight",
         (0, 256, 128),
     )
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 8, 8), (1, 16, 1, 8, 8, 1), (16, 8, 8)])
+def test_reference_images_of_another_vae_are_refused(shape: tuple[int, ...]) -> None:
+    found = conditions(reference_latents=[torch.ones(1, 16, 4, 6)], reference_latents_method="uxo")
+    assert found["ref_latents"].cond[0].shape == (1, 16, 4, 6) and found["ref_latents_method"].cond == "uxo"
+    with pytest.raises(ValueError, match="reference latents: a latent of another VAE than the model's; got shape"):
+        conditions(reference_latents=[torch.ones(shape)])
