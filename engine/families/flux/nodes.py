@@ -136,6 +136,8 @@ def uso_style_reference(
 def flux_kv_cache(context: NodeContext, *, model: MODEL) -> MODEL:
     """Keep the keys and values of reference images from the first step on, and see them as if their time was 0.
 
+    They are kept on the device while it has room, else in RAM.
+
     Raises ValueError for a model that is none of Flux's kind.
     """
     family = model.model.model_config.family
@@ -145,7 +147,7 @@ def flux_kv_cache(context: NodeContext, *, model: MODEL) -> MODEL:
         )
     keeping = model.clone()
     keeping.remove_wrappers_with_key(OUTER_SAMPLE, OPTION)
-    keeping.add_wrapper_with_key(OUTER_SAMPLE, OPTION, with_option_for_run(OPTION, lambda free_bytes: ReferenceKeys()))
+    keeping.add_wrapper_with_key(OUTER_SAMPLE, OPTION, with_option_for_run(OPTION, ReferenceKeys))
     return keeping
 
 

@@ -526,7 +526,7 @@ class FluxTransformer(FluxTrunk):
             at_zero = self.vector(torch.zeros_like(timesteps), y, guidance, x.dtype)
             timed = TimedVectors(vec, at_zero, num_drawn, tokens.shape[1] - num_drawn)
         out = self._blocks(tokens, places, context, timed, control, options, attention_mask)
-        drawn = self.final_layer(out[:, : patches_of(padded).shape[1]], vec)
+        drawn = self.final_layer(out[:, :num_drawn], vec)
         return image_of(drawn, padded, self.config.out_channels)[..., :height, :width]
 
     def _blocks(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,16 +53,28 @@ class HiDreamO1Denoiser(Denoiser):
             inputs["ref_patches"] = RegularInput(torch.cat([item.patches for item in references], dim=1).to(device))
         return inputs
 
+    def memory_required(
+        self, input_shape: Sequence[int], cond_shapes: Mapping[str, Sequence[Sequence[int]]] | None = None
+    ) -> float:
+        """Estimate the working memory in bytes; references are images [B, H, W, C], seen at the drawn size at most."""
+        drawn = math.prod(input_shape[2:])
+        sizes = {
+            name: [(shape[0], 3, min(shape[1] * shape[2], drawn)) for shape in shapes]
+            for name, shapes in (cond_shapes or {}).items()
+        }
+        return super().memory_required(input_shape, sizes)
+
     def check_text(self, condition: Mapping[str, Any]) -> None:
         """Raise ValueError for text of an encoder, and for tokens that the language model has not."""
         super().check_text(condition)
         tokens: torch.Tensor | None = condition.get(TEXT_TOKENS)
         config: Any = self.diffusion_model.config
-        if tokens is not None and tokens.numel() and not 0 <= int(tokens.max()) < config.vocabulary_size:
-            raise ValueError(
-                f"conditioning: {TEXT_TOKENS} has a token that the model has not; got {int(tokens.max())}, expected "
-                f"less than {config.vocabulary_size}"
-            )
+        for token in () if tokens is None or not tokens.numel() else (int(tokens.min()), int(tokens.max())):
+            if not 0 <= token < config.vocabulary_size:
+                raise ValueError(
+                    f"conditioning: {TEXT_TOKENS} has a token that the model has not; got {token}, expected 0 to "
+                    f"{config.vocabulary_size - 1}"
+                )
 
 
 def _drawn_size(noise: torch.Tensor, area: Sequence[int] | None) -> tuple[int, int]:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from darkroom.engine.families.flux import reference_keys
 from darkroom.engine.families.flux.nodes import flux_kv_cache
-from darkroom.engine.families.flux.reference_keys import OPTION, ReferenceKeys
+from darkroom.engine.families.flux.reference_keys import OPTION, SPARE_BYTES, ReferenceKeys
 from darkroom.engine.families.flux2.transformer import Flux2Config, Flux2Transformer
 from darkroom.engine.families.longcat_image.transformer import LongCatImageConfig, LongCatImageTransformer
 
@@ -53,6 +54,16 @@ def test_the_same_step_again_has_the_same_result(network: torch.nn.Module) -> No
     torch.testing.assert_close(again, first, rtol=1e-4, atol=1e-5)
     at_zero = network(*inputs(), ref_latents=[REFERENCE], ref_latents_method="index_timestep_zero")
     torch.testing.assert_close(first, at_zero)
+
+
+@pytest.mark.parametrize(("free_bytes", "device"), [(SPARE_BYTES, "meta"), (2 * SPARE_BYTES, "cpu")])
+def test_keys_go_to_ram_where_the_device_has_no_room(
+    free_bytes: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference_keys, "HOST", torch.device("meta"))
+    keys = ReferenceKeys(lambda: free_bytes)
+    keys.keep(("double", 0), torch.ones(1, 2, 5, 8), torch.ones(1, 2, 5, 8))
+    assert keys.is_filled and all(item.device.type == device for item in keys.blocks["double", 0])
 
 
 @torch.no_grad()

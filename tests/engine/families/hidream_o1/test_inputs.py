@@ -71,6 +71,17 @@ def test_images_stand_behind_the_beginning_of_a_text(denoiser: HiDreamO1Denoiser
     assert found["cosines"].cond.shape[1] == len(ids) + 6 + found["ref_patches"].cond.shape[1]
 
 
+def test_references_count_in_the_memory_up_to_the_drawn_size(denoiser: HiDreamO1Denoiser) -> None:
+    alone = denoiser.memory_required((1, 3, 64, 96))
+    for shape, times in (
+        ((1, 64, 96, 3), 2.0),
+        ((2, 32, 96, 3), 2.0),
+        ((1, 6400, 9600, 3), 2.0),
+        ((1, 32, 48, 3), 1.25),
+    ):
+        assert denoiser.memory_required((1, 3, 64, 96), {"ref_latents": [shape]}) == pytest.approx(times * alone)
+
+
 def test_an_area_has_positions_of_its_own_size(denoiser: HiDreamO1Denoiser) -> None:
     found = conds(denoiser, area=(32, 64, 32, 64))  # the lower right corner, of which 32 pixels are in the image
     assert found["cosines"].cond.shape == (1, 5 + 1, 64)
@@ -83,7 +94,8 @@ def test_an_area_has_positions_of_its_own_size(denoiser: HiDreamO1Denoiser) -> N
         ({"noise": torch.zeros(1, 16, 64, 64)}, "3 channels"),
         ({"reference_latents": [torch.zeros(1, 3, 64, 64)]}, "reads images, not latents"),
         ({"text_input_ids": None}, "without the numbers of its tokens"),
-        ({"text_input_ids": torch.tensor([[200000]])}, "less than 151936"),
+        ({"text_input_ids": torch.tensor([[200000]])}, "got 200000, expected 0 to 151935"),
+        ({"text_input_ids": torch.tensor([[5, -1]])}, "got -1, expected 0 to 151935"),
     ],
 )
 def test_inputs_of_other_models_are_refused(denoiser: HiDreamO1Denoiser, given: dict[str, Any], message: str) -> None:
