@@ -1,8 +1,9 @@
-"""The interface of tokenizers of texts, and those of the tokenizers library."""
+"""The interface of tokenizers of texts, and those of the tokenizers library, which is imported at the first prompt."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 
@@ -33,3 +34,16 @@ class LibraryVocabulary:
 
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=skip_special_tokens))
+
+
+@lru_cache(maxsize=2)
+def stored_vocabulary(content: bytes) -> LibraryVocabulary:
+    """Return the tokenizer of a `tokenizer.json`, built once for the latest ones. Raises ValueError."""
+    from tokenizers import Tokenizer  # a prompt for another encoder does without it
+
+    try:
+        return LibraryVocabulary(Tokenizer.from_buffer(content))
+    except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
+        raise ValueError(
+            f"tokenizer: invalid tokenizer.json; got {len(content)} bytes, expected one of the tokenizers library"
+        ) from error

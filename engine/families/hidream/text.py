@@ -23,9 +23,10 @@ from darkroom.engine.text.chunk_tokens import Weighted, Word
 from darkroom.engine.text.clip_l import CLIP_L_ENCODING
 from darkroom.engine.text.language_encoding import LanguageEncoder, LanguageEncoding
 from darkroom.engine.text.language_tokens import LanguageTokenizer
-from darkroom.engine.text.llama_tokens import PAD_TOKEN, START_TOKEN, byte_tokenizer, llama_vocabulary
+from darkroom.engine.text.llama_tokens import PAD_TOKEN, START_TOKEN, byte_tokenizer
 from darkroom.engine.text.t5_encoding import T5Encoding
 from darkroom.engine.text.t5_tokens import T5Tokenizer
+from darkroom.engine.text.vocabulary import stored_vocabulary
 
 L_WIDTH, G_WIDTH, TEXT_DIM, LANGUAGE_DIM, NUM_STATES = 768, 1280, 4096, 4096, 32
 NUM_TOKENS = 128  # of T5 at most, of T5 and Llama at least
@@ -88,7 +89,7 @@ def _llama_tokenizer(encoder: Any, parts: TokenizerParts) -> LanguageTokenizer:
     return LanguageTokenizer(
         parts.find_embedding(encoder.encoding),
         encoding=encoder.encoding,
-        vocabulary=partial(llama_vocabulary, encoder.vocabulary),
+        vocabulary=partial(stored_vocabulary, encoder.vocabulary),
     )
 
 

@@ -21,7 +21,8 @@ from darkroom.engine.text.clip_l import CLIP_L_ENCODING
 from darkroom.engine.text.language_encoding import LanguageEncoder, LanguageEncoding
 from darkroom.engine.text.language_tokens import LanguageTokenizer
 from darkroom.engine.text.llama_tokens import PAD_TOKEN as TURN_END
-from darkroom.engine.text.llama_tokens import START_TOKEN, byte_tokenizer, llama_vocabulary
+from darkroom.engine.text.llama_tokens import START_TOKEN, byte_tokenizer
+from darkroom.engine.text.vocabulary import stored_vocabulary
 
 SLOT = "llama"
 TOKENIZER = "tokenizer_json"
@@ -135,7 +136,7 @@ def _tokenizer(encoder: PromptEncoder, parts: TokenizerParts) -> PromptTokenizer
     return PromptTokenizer(
         parts.find_embedding(encoder.encoding),
         encoding=encoder.encoding,
-        vocabulary=partial(llama_vocabulary, encoder.vocabulary or b""),
+        vocabulary=partial(stored_vocabulary, encoder.vocabulary or b""),
     )
 
 

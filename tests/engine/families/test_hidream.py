@@ -17,8 +17,9 @@ from darkroom.engine.layers.language_model import LanguageModel
 from darkroom.engine.models.load import LoadedDenoiser, LoadTypes, load_text_encoders
 from darkroom.engine.models.store import denoiser
 from darkroom.engine.text.chunk_encoding import Encoded
-from darkroom.engine.text.llama_tokens import PAD_TOKEN, START_TOKEN, byte_tokenizer, llama_vocabulary
+from darkroom.engine.text.llama_tokens import PAD_TOKEN, START_TOKEN, byte_tokenizer
 from darkroom.engine.text.t5_encoding import END_TOKEN, T5Encoding
+from darkroom.engine.text.vocabulary import stored_vocabulary
 
 FAMILY = family_named("hidream")
 SMALL = FAMILY.scales["small"]
@@ -78,9 +79,9 @@ def test_the_tokenizer_of_llama_is_in_the_file_or_beside_it(tmp_path: Path) -> N
     (tmp_path / "llama_tokenizer.json").write_bytes(byte_tokenizer())
     loaded = load_text_encoders([path], LoadTypes(), "hidream")
     assert loaded.encoders()["llama"].vocabulary == byte_tokenizer()
-    assert llama_vocabulary(byte_tokenizer()).encode("<|eot_id|>") == [PAD_TOKEN]
+    assert stored_vocabulary(byte_tokenizer()).encode("<|eot_id|>") == [PAD_TOKEN]
     with pytest.raises(ValueError, match=r"invalid tokenizer\.json; got 4 bytes"):
-        llama_vocabulary(b"none")
+        stored_vocabulary(b"none")
 
 
 def test_a_conditioning_without_a_language_models_layers_is_refused() -> None:
