@@ -46,6 +46,18 @@ class SnakeBeta(nn.Module):
         return snake(x, alpha, beta)
 
 
+class Snake(nn.Module):
+    """A periodic activation of `[B, C, S]` whose size is its frequency for each channel, not as a logarithm."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.empty(1, channels, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        alpha = self.alpha.to(x.dtype)
+        return snake(x, alpha, alpha)
+
+
 def snake(x: torch.Tensor, alpha: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
     """Return x + sin(alpha x)^2 / beta of `[B, C, S]`; both are [1, C, 1]."""
     return x + torch.sin(alpha * x).square() * (beta + NO_DIVISION_BY_ZERO).reciprocal()

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from darkroom.engine.families.minimax_h3.audio_generator import AudioGenerator, activation_names
-from darkroom.engine.layers.alias_free import FILTER_NAMES, snake
+from darkroom.engine.layers.alias_free import FILTER_NAMES, Snake
 from darkroom.engine.layers.attention import attention
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.shapes import Shapes
@@ -52,18 +52,6 @@ def minimax_h3_audio_vae_config(shapes: Shapes) -> MiniMaxH3AudioVaeConfig:
     """Return the configuration of the network with these tensors. Raises LookupError for a missing one."""
     first_channels, hidden_size, _ = shapes["decoder.conv_pre.weight"]
     return MiniMaxH3AudioVaeConfig(shapes["encoder.block.0.weight"][0], hidden_size, first_channels)
-
-
-class Snake(nn.Module):
-    """The periodic activation whose size is its frequency, not as a logarithm."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.alpha = nn.Parameter(torch.empty(1, channels, 1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        alpha = self.alpha.to(x.dtype)
-        return snake(x, alpha, alpha)
 
 
 class ResidualUnit(nn.Module):
