@@ -33,6 +33,8 @@ EMBEDDING = "model.embed_tokens.weight"
 FIRST = "model.layers.0."
 QUERIES, KEYS = f"{FIRST}self_attn.q_proj.weight", f"{FIRST}self_attn.k_proj.weight"
 QUERY_NORM, QUERY_BIAS = f"{FIRST}self_attn.q_norm.weight", f"{FIRST}self_attn.q_proj.bias"
+JOINED_QUERIES, JOINED_GATES = f"{FIRST}self_attn.qkv_proj.weight", f"{FIRST}mlp.gate_up_proj.weight"
+ATTENDED, FED = f"{FIRST}self_attn.o_proj.weight", f"{FIRST}mlp.down_proj.weight"
 OUTPUT_NORM = f"{FIRST}post_feedforward_layernorm.weight"
 
 
@@ -81,7 +83,9 @@ GEMMA3 = LanguageModelKind(
 class LanguageModelConfig:
     """Configuration of a model.
 
-    With `norms_outputs` attention and feed-forward layers have a norm before and one after them, else one before.
+    With `norms_outputs` attention and feed-forward layers have a norm before and one after them, else one before. With
+    `joins_queries` queries, keys and values are one projection, with `joins_gates` gates and values of feed-forward
+    layers are.
     """
 
     kind: LanguageModelKind
@@ -94,6 +98,8 @@ class LanguageModelConfig:
     has_biases: bool = False
     norms_queries: bool = False
     norms_outputs: bool = False
+    joins_queries: bool = False
+    joins_gates: bool = False
 
 
 def kind_of(shapes: Shapes) -> LanguageModelKind:
@@ -115,17 +121,22 @@ def language_model_config(shapes: Shapes, kind: LanguageModelKind | None = None)
     """Return the configuration of the model with these tensors (names from `model.` on); None is the kind they show."""
     num_tokens, width = shapes[EMBEDDING]
     kind = kind or kind_of(shapes)
+    heads = shapes[ATTENDED][1] // kind.head_width
+    joins_queries = JOINED_QUERIES in shapes
+    key_rows = (shapes[JOINED_QUERIES][0] - shapes[ATTENDED][1]) // 2 if joins_queries else shapes[KEYS][0]
     return LanguageModelConfig(
         kind=kind,
         num_layers=count_children(shapes, "model.layers"),
         width=width,
-        heads=shapes[QUERIES][0] // kind.head_width,
-        key_heads=shapes[KEYS][0] // kind.head_width,
-        inner_width=shapes[f"{FIRST}mlp.gate_proj.weight"][0],
+        heads=heads,
+        key_heads=key_rows // kind.head_width,
+        inner_width=shapes[FED][1],
         vocabulary_size=num_tokens,
         has_biases=QUERY_BIAS in shapes,
         norms_queries=QUERY_NORM in shapes,
         norms_outputs=OUTPUT_NORM in shapes,
+        joins_queries=joins_queries,
+        joins_gates=JOINED_GATES in shapes,
     )
 
 
@@ -154,9 +165,14 @@ class CausalAttention(nn.Module):
         super().__init__()
         width = config.kind.head_width
         self.heads, self.key_heads, self.head_width = config.heads, config.key_heads, width
-        self.q_proj = Linear(config.width, config.heads * width, bias=config.has_biases)
-        self.k_proj = Linear(config.width, config.key_heads * width, bias=config.has_biases)
-        self.v_proj = Linear(config.width, config.key_heads * width, bias=config.has_biases)
+        self.sizes = [heads * width for heads in (config.heads, config.key_heads, config.key_heads)]
+        self.joins_queries = config.joins_queries
+        if config.joins_queries:
+            self.qkv_proj = Linear(config.width, sum(self.sizes), bias=config.has_biases)
+        else:
+            self.q_proj, self.k_proj, self.v_proj = (
+                Linear(config.width, size, bias=config.has_biases) for size in self.sizes
+            )
         self.o_proj = Linear(config.heads * width, config.width, bias=False)
         self.q_norm, self.k_norm = (
             rms_norm(config.kind, width) if config.norms_queries else nn.Identity() for _ in range(2)
@@ -174,9 +190,10 @@ class CausalAttention(nn.Module):
 
         A token behind others attends to the last `window` alone, itself among them; None is all.
         """
-        q = rotated(self.q_norm(self._split(self.q_proj(x), self.heads)), places)
-        k = rotated(self.k_norm(self._split(self.k_proj(x), self.key_heads)), places)
-        v = self._split(self.v_proj(x), self.key_heads)
+        q, k, v = self._projected(x)
+        q = rotated(self.q_norm(self._split(q, self.heads)), places)
+        k = rotated(self.k_norm(self._split(k, self.key_heads)), places)
+        v = self._split(v, self.key_heads)
         k, v = (k, v) if past is None else past.extended(k, v)
         if window is not None and x.shape[1] == 1:
             k, v = k[:, :, -window:], v[:, :, -window:]
@@ -184,6 +201,12 @@ class CausalAttention(nn.Module):
         k, v = (item.repeat_interleave(shared, dim=1) for item in (k, v))
         out: torch.Tensor = self.o_proj(optimized_attention(q, k, v, self.heads, mask=mask, skip_reshape=True))
         return out
+
+    def _projected(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return queries, keys and values of all heads [B, T, heads * W]."""
+        if self.joins_queries:
+            return torch.split(self.qkv_proj(x), self.sizes, dim=-1)
+        return self.q_proj(x), self.k_proj(x), self.v_proj(x)
 
     def _split(self, x: torch.Tensor, heads: int) -> torch.Tensor:
         return x.view(*x.shape[:2], heads, self.head_width).transpose(1, 2)  # [B, H or K, T, W]
@@ -193,13 +216,19 @@ class GatedLayers(nn.Module):
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
         self.activation = config.kind.activation
-        self.gate_proj, self.up_proj = (Linear(config.width, config.inner_width, bias=False) for _ in range(2))
+        self.joins_gates = config.joins_gates
+        if config.joins_gates:
+            self.gate_up_proj = Linear(config.width, 2 * config.inner_width, bias=False)
+        else:
+            self.gate_proj, self.up_proj = (Linear(config.width, config.inner_width, bias=False) for _ in range(2))
         self.down_proj = Linear(config.inner_width, config.width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        gate = self.gate_proj(x)
+        gate, value = (
+            self.gate_up_proj(x).chunk(2, dim=-1) if self.joins_gates else (self.gate_proj(x), self.up_proj(x))
+        )
         gate = functional.silu(gate) if self.activation == "silu" else functional.gelu(gate, approximate="tanh")
-        out: torch.Tensor = self.down_proj(gate * self.up_proj(x))
+        out: torch.Tensor = self.down_proj(gate * value)
         return out
 
 
