@@ -234,7 +234,14 @@ def _model_store(
         return _load_types(settings, memory, resolved)
 
     def types_of_family(family: ModelFamily) -> LoadTypes:
-        return types(memory.types_for(family.dtypes))
+        resolved = memory.types_for(family.dtypes)
+        if family.text_dtypes is None or settings.dtypes.text_encoder:
+            return types(resolved)
+        return replace(
+            types(resolved),
+            patched_text_encoder=dtype_of(family.text_dtypes.prefers[0]),
+            text_encoder_computed=dtype_of(resolved.text_encoder_compute_dtype),
+        )
 
     keep: Any = memory.keep  # its handles only ever meet handles of the same pool, which their type cannot say
     return ModelStore(

@@ -45,10 +45,11 @@ class DtypePolicy:
 
 @dataclass(frozen=True, slots=True)
 class DtypePolicies:
-    """Dtype policies of a family's networks."""
+    """Dtype policies of a family's networks. Text encoders without one compute in float32."""
 
     unet: DtypePolicy = DtypePolicy()
     vae: DtypePolicy = DtypePolicy(prefers=("bfloat16",))
+    text_encoder: DtypePolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)

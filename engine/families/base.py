@@ -362,7 +362,8 @@ class ModelFamily:
     `further_vaes` are autoencoders of files of their own, beside `vae`: that of audio where videos have some.
     `takes_hypernetworks` says that there are hypernetworks for its attention,
     `takes_fewer_encoders` says that some of the text encoders may be left out, `num_taken_encoders` is the number of
-    them that a model has where that is not all; a family that takes no prompt has none.
+    them that a model has where that is not all; a family that takes no prompt has none. `text_dtypes` are the types in
+    which they compute where that is not float32, as text encoders do.
     `vision_prefix` is that of the image encoder in its checkpoints. `memory_usage_factor` is ComfyUI's.
     `sizes` are configurations of its denoising network by the name of the size: `full` is the published one, `small` a
     tiny one that a CPU can run. Text encoders and VAE have theirs under the same names, `vision` those of the image
@@ -398,6 +399,7 @@ class ModelFamily:
     memory_usage_factor: float = 1.0
     takes_fewer_encoders: bool = False
     num_taken_encoders: int | None = None
+    text_dtypes: DtypePolicy | None = None
     takes_hypernetworks: bool = False
     lineage: tuple[str, ...] = ()
     file_words: tuple[str, ...] = ()
@@ -410,7 +412,7 @@ class ModelFamily:
     @property
     def dtypes(self) -> DtypePolicies:
         """The types in which its networks compute."""
-        return DtypePolicies(unet=self.denoiser.dtypes, vae=self.vae.dtypes)
+        return DtypePolicies(unet=self.denoiser.dtypes, vae=self.vae.dtypes, text_encoder=self.text_dtypes)
 
     @property
     def scales(self) -> dict[str, Scale]:

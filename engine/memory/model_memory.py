@@ -36,7 +36,9 @@ GIB = 1 << 30
 DEFAULT_STREAMS = 2
 VISION_COMPUTED: DtypeName = "float32"  # image encoders, as in ComfyUI, whatever they are kept in
 # Roles whose networks may say themselves what they are cast to, and the attribute.
-OWN_COMPUTE_DTYPE: dict[Role, str] = {"unet": "manual_cast_dtype", "controlnet": "compute_dtype"}
+OWN_COMPUTE_DTYPE: dict[Role, str] = {
+    "unet": "manual_cast_dtype", "controlnet": "compute_dtype", "text_encoder": "compute_dtype",
+}  # fmt: skip
 ROOM_SHARE = 0.88  # of a device's memory that weights may take, as in ComfyUI
 MAX_GROWTH = 2  # of a file when it is read: float16 stored as float32
 

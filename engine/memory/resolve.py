@@ -19,7 +19,7 @@ def resolve_settings(
     text_on_device = place_of("text_encoder", state).on_device
     unet = unet_types(settings.dtypes, facts, policies.unet)
     vae = vae_types(settings.dtypes, facts, policies.vae)
-    text = text_encoder_types(settings.dtypes, facts, on_device=text_on_device)
+    text = text_encoder_types(settings.dtypes, facts, policies.text_encoder, on_device=text_on_device)
     resolved = ResolvedSettings(
         device=facts.torch_name,
         vram=state.value,

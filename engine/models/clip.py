@@ -106,7 +106,7 @@ class Clip(NetworkValue):
 
         `return_pooled="unprojected"` gives the pooled output before the text projection.
         """
-        with self.patcher.in_use(working_bytes=self._working_bytes(tokens)) as encoder:
+        with self.patcher.in_use(working_bytes=self.cond_stage_model.working_bytes(tokens)) as encoder:
             self.patcher.apply_hooks(self.patcher.forced_hooks)
             encoded: Encoded = encoder.encode_weighted(
                 tokens, layer_idx=self.layer_idx, project_pooled=return_pooled != "unprojected"
@@ -116,11 +116,6 @@ class Clip(NetworkValue):
         if return_dict:
             return self.add_hooks_to_dict({"cond": cond, **options})
         return (cond, options["pooled_output"]) if return_pooled else cond
-
-    def _working_bytes(self, tokens: Tokens) -> int:
-        """Return the working memory beyond the usual that encoders declare for tokens (`working_bytes`)."""
-        declared = (getattr(item, "working_bytes", None) for item in self.cond_stage_model.encoders().values())
-        return sum(working(tokens) for working in declared if working is not None)
 
     def encode_from_tokens_scheduled(
         self, tokens: Tokens, unprojected: bool = False, add_dict: OptionDict | None = None, show_pbar: bool = True
@@ -142,7 +137,7 @@ class Clip(NetworkValue):
         """Return one entry per percent range of constant hook strengths, within the range in `add_dict`."""
         entries: Entries = []
         hooks.reset()
-        with self.patcher.in_use(working_bytes=self._working_bytes(tokens)) as encoder:
+        with self.patcher.in_use(working_bytes=self.cond_stage_model.working_bytes(tokens)) as encoder:
             for (start, end), keyframes in hooks.get_hooks_for_clip_schedule():
                 if end < add_dict.get("start_percent", 0.0) or start > add_dict.get("end_percent", 1.0):
                     continue

@@ -50,6 +50,7 @@ class LoadTypes:
     text_encoder: torch.dtype = torch.float32
     vae: torch.dtype = torch.float32
     patched_text_encoder: torch.dtype | None = torch.float16  # what its weights are rounded to, patched ones too
+    text_encoder_computed: torch.dtype | None = None  # what it is cast to while it computes; None: what all are
     unet_computed: torch.dtype | None = None  # what a UNet is cast to while it computes; None: as it is kept
     vision: torch.dtype = torch.float16  # image encoders; they compute in float32
     block_arithmetic: torch.dtype | None = torch.float16  # of GGUF's blocks; None: the type they are wanted in
@@ -205,6 +206,7 @@ def text_encoders_of(files: Sequence[WeightFile], types: LoadTypes, text_type: s
         family, found = registry.recognise_text_encoders(
             [file.shapes for file in files], text_type, [file.metadata for file in files]
         )
+        types = types.of(family)
         sources = [(encoder, file, names) for file, (encoder, names) in zip(files, found, strict=True)]
         sources.sort(key=lambda item: family.text.index(item[0]))
         return _text_encoders(family, sources, _empty_encoders(sources, types), types)
@@ -294,6 +296,7 @@ def _text_encoders(
             encoders[-1].second_vocabulary = _found_vocabulary(file, encoder.second_vocabulary)
     text_encoders = TextEncoderSet(encoders, combine=family.combine_text, family=family)
     text_encoders.patched_dtype = types.patched_text_encoder
+    text_encoders.compute_dtype = types.text_encoder_computed
     return text_encoders.eval()
 
 

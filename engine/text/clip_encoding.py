@@ -147,6 +147,7 @@ class TextEncoderSet(nn.Module):
         self._combine = combine
         # ComfyUI keeps text encoders as float16, so what it patches is rounded to that; see `engine/memory`.
         self.patched_dtype: torch.dtype | None = None
+        self.compute_dtype: torch.dtype | None = None  # what it is cast to while it computes; None: what all are
 
     def encoders(self) -> dict[str, ClipEncoder]:
         """Return the encoders by slot."""
@@ -204,6 +205,11 @@ class TextEncoderSet(nn.Module):
         }
         return result_of(self._combine(self._projected(encoded)))
 
+    def working_bytes(self, tokens: Mapping[str, Any]) -> int:
+        """Return the working memory for encoding tokens by slot, beside that of any prompt."""
+        itemsize = (self.compute_dtype or torch.float32).itemsize
+        return sum(encoder.working_bytes(tokens, itemsize) for encoder in self.encoders().values())
+
     def encode_weighted(
         self, token_weight_pairs: Mapping[str, Sequence[TokenWeights]], *, layer_idx: int | None, project_pooled: bool
     ) -> Encoded:
@@ -221,7 +227,7 @@ class TextEncoderSet(nn.Module):
                 return encoded_of(replaced(token_weight_pairs))
         encoders = self.encoders()
         found = {
-            slot: _encoded(encoder, token_weight_pairs[slot], options, layer_idx, project_pooled)
+            slot: _encoded(encoder, token_weight_pairs, options, layer_idx, project_pooled)
             for slot, encoder in encoders.items()
             if slot in token_weight_pairs
         }
@@ -251,14 +257,14 @@ def _options_set(owner: Any, options: Mapping[str, Any]) -> Iterator[None]:
 
 def _encoded(
     encoder: Any,
-    chunks: Sequence[TokenWeights],
+    tokens: Mapping[str, Sequence[TokenWeights]],
     options: Mapping[str, Any],
     layer_idx: int | None,
     project_pooled: bool,
 ) -> Encoded:
     replaced = _replaced(encoder)
     if replaced is None:
-        found: Encoded = encoder.encode_weighted(chunks, layer_idx=layer_idx, project_pooled=project_pooled)
+        found: Encoded = encoder.encode_among(tokens, layer_idx=layer_idx, project_pooled=project_pooled)
         return found
     with _options_set(encoder, options):
-        return encoded_of(replaced(chunks))
+        return encoded_of(replaced(tokens[encoder.encoding.slot]))

@@ -63,6 +63,17 @@ class EncoderMembers:
                 options[weights] = torch.tensor([float(weight) for _, weight, *_ in tokens[slot][0]])
         return options
 
+    def encode_among(self, tokens: Mapping[str, Any], *, layer_idx: int | None, project_pooled: bool) -> Encoded:
+        """Return the encoding of the encoder's own chunks among the tokens of all slots and what nodes leave beside."""
+        encoded: Encoded = self.encode_weighted(
+            tokens[self.encoding.slot], layer_idx=layer_idx, project_pooled=project_pooled
+        )
+        return encoded
+
+    def working_bytes(self, tokens: Mapping[str, Any], itemsize: int) -> int:
+        """Return the working memory for encoding tokens beside that of any prompt, for numbers of so many bytes."""
+        return 0
+
     def set_up_options(self) -> None:
         """Set the options that every encoder begins with, those of its encoding."""
         self._layer_idx: int | None = getattr(self.encoding, "layer", None)

@@ -131,8 +131,8 @@ class SongEncoder(LanguageEncoder):
 class CodeEncoder(LanguageEncoder):
     """The language model that writes codes, an option of the conditioning."""
 
-    def working_bytes(self, tokens: Mapping[str, Any]) -> int:
-        """Return the bytes of the keys and values that are held while codes are written; 0 without any."""
+    def working_bytes(self, tokens: Mapping[str, Any], itemsize: int) -> int:
+        """Return the bytes of the keys and values in float32 that are held while codes are written; 0 without any."""
         slots = _written_slots(tokens)
         if not slots:
             return 0
