@@ -91,14 +91,6 @@ LATER_NETWORKS: tuple[LaterNetwork, ...] = (
     LaterNetwork("SeedVR2", ("blocks.35.mlp.all.proj_in_gate.weight",)),
     LaterNetwork("Wan of another type", (WAN_LAST,), types=WAN_TYPES),
     LaterNetwork("Stable Audio 3", (AUDIO_ROTATION, "transformer.layers.0.self_attn.q_norm.gamma")),
-    LaterNetwork(
-        "MiniMax Music 3",
-        (
-            "cond_layer_logits",
-            "latent_conditioners.0.weight",
-            "diffusion_transformer.transformer.layers.0.self_attn.to_qkv.weight",
-        ),
-    ),
     LaterNetwork("YuE 2", ("vae2llm.weight", "llm2vae.weight", "latent_pos_embed.pe")),
     LaterNetwork("RT-DETR v4", ("encoder.pan_blocks.1.cv4.conv.weight",)),
     LaterNetwork("SAM 3", ("detector.backbone.vision_backbone.trunk.blocks.0.attn.qkv.weight",)),
@@ -110,7 +102,6 @@ DECODER = "the VAE"
 SOUND_DECODER = "the decoder of audio"
 LATER_PARTS: tuple[LaterNetwork, ...] = (
     LaterNetwork("CogVideoX", ("decoder.mid_block.resnets.0.norm1.norm_layer.weight",), part=DECODER),
-    LaterNetwork("MiniMax Music 3", ("dec_in_proj.weight", "decoder.model.0.weight_g"), part=SOUND_DECODER),
     LaterNetwork("SeedVR2", ("decoder.up_blocks.2.upsamplers.0.upscale_conv.weight",), part=DECODER),
     LaterNetwork("Stable Audio 3", ("decoder.layers.3.transformers.0.pre_norm.alpha",), part=SOUND_DECODER),
     LaterNetwork("TRELLIS 2", ("shape_dec.blocks.1.16.to_subdiv.weight",), part=DECODER),

@@ -206,7 +206,7 @@ def conditioning_zero_out(context: NodeContext, *, conditioning: CONDITIONING) -
     zeroed = []
     for tokens, old in conditioning:
         options = dict(old)
-        for name in ("pooled_output", "conditioning_lyrics"):
+        for name in ("pooled_output", "conditioning_lyrics", "conditioning_scale"):
             if options.get(name) is not None:
                 options[name] = torch.zeros_like(options[name])
         zeroed.append([torch.zeros_like(tokens), options])
