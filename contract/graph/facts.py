@@ -124,6 +124,9 @@ class NodeFacts:
     gives: str = ""
     """Input whose value it returns, unchanged."""
 
+    bounded_by: str = ""
+    """Input that the number which it returns does not exceed."""
+
     open: tuple[str, ...] = ()
     """Inputs that take other texts than those that are offered."""
 

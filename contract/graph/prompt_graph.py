@@ -184,7 +184,10 @@ class PromptGraph:
         return any(isinstance(item, str) and not set(item.split(",")).isdisjoint(types) for item in own)
 
     def number(self, value: object) -> float | None:
-        """Return a literal number, or that of a primitive node upstream; None if there is none or it is unknown."""
+        """Return a literal number, or that of a primitive node upstream; None if there is none or it is unknown.
+
+        Of a node that returns a number up to that of an input it is the latter.
+        """
         passed: dict[str, None] = {}
         while (node_id := self.linked(value)) is not None:
             if node_id in self._numbers:
@@ -195,10 +198,12 @@ class PromptGraph:
                 break
             passed[node_id] = None
             inputs = self.inputs(node_id)
-            name = self._switched.chosen.get(node_id) or next(
-                (name for name in PRIMITIVE_INPUTS if name in inputs), None
+            name = (
+                self._switched.chosen.get(node_id)
+                or self.facts.of(self.class_of(node_id)).bounded_by
+                or next((name for name in PRIMITIVE_INPUTS if name in inputs), None)
             )
-            value = inputs[name] if name is not None else next(iter(inputs.values())) if len(inputs) == 1 else None
+            value = inputs.get(name) if name is not None else next(iter(inputs.values())) if len(inputs) == 1 else None
         number = _finite(value)
         self._numbers.update(dict.fromkeys(passed, number))
         return number

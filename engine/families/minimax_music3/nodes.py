@@ -6,6 +6,7 @@ from typing import Annotated
 
 import torch
 
+from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.families.minimax_music3.denoiser import SCALE
 from darkroom.engine.families.minimax_music3.frame_writer import FRAMES_PER_SECOND, MAX_FRAMES, FrameSampling
 from darkroom.engine.families.minimax_music3.song_writer import NUM_FIRST_CODES
@@ -38,6 +39,7 @@ def num_frames(seconds: float) -> int:
     python_module=MODULE,
     description="Write a song after a caption and lyrics by MiniMax Music 3's language model.",
     advanced=("cfg_scale", "top_k"),
+    facts=NodeFacts(bounded_by="max_duration"),
 )
 def minimax_music3_text_encode(
     context: NodeContext,
