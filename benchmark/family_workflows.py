@@ -34,7 +34,9 @@ OF_SHAPES = {
 
 IMAGE_PX = 64
 LYRICS = "[verse]\nla la"
+CAPTIONED = "MiniMaxMusic3TextEncode"  # whose text is a caption, not tags
 SONGS: dict[str, dict[str, Any]] = {  # inputs by the node that encodes a song
+    CAPTIONED: {"lyrics": LYRICS, "seed": 3, "max_duration": 0.2, "cfg_scale": 1.5, "top_k": 50},
     "TextEncodeAceStepAudio": {"lyrics": LYRICS, "lyrics_strength": 1.0},
     "TextEncodeAceStepAudio1.5": {
         "lyrics": LYRICS, "seed": 3, "bpm": 96, "duration": 1.0, "timesignature": "4", "language": "en",
@@ -85,15 +87,17 @@ def saved_stream(family: ModelFamily) -> dict[str, Any]:
 
 
 def audio(source: dict[str, Any], family: ModelFamily) -> dict[str, Any]:
-    """The same workflow with audio of a second."""
+    """The same workflow with audio of a second, or as long as a song that a language model writes."""
     defaults = family.default
     assert defaults.audio_latent is not None and defaults.audio_text is not None
     prompt = sampled(source, ["3", 0], ["4", 0], ["5", 0])
     for number, text in (("3", "a (loud:1.2) drum"), ("4", "")):
         song = SONGS.get(defaults.audio_text)
-        written = {"text": text} if song is None else {"tags": text, **song}
+        name = "text" if song is None else "caption" if defaults.audio_text == CAPTIONED else "tags"
+        written = {name: text, **(song or {})}
         prompt[number] = node(defaults.audio_text, clip=["1", 1], **written)
-    prompt["5"] = node(defaults.audio_latent, seconds=1.0, batch_size=1)
+    seconds = ["3", 1] if defaults.audio_text == CAPTIONED else 1.0
+    prompt["5"] = node(defaults.audio_latent, seconds=seconds, batch_size=1)
     prompt["10"] = node("VAEDecodeAudio", samples=["9", 0], vae=["1", 2])
     prompt["21"] = node("SaveAudio", audio=["10", 0], filename_prefix="sound")
     return prompt

@@ -58,12 +58,14 @@ def text_encoder_types(
 ) -> DtypeChoice:
     """Choose float32 to compute in, as ComfyUI does, and float16 to store on a device, where casting is cheap.
 
-    Text encoders with a policy of their own compute in the best type of it where that is fast.
+    Text encoders with a policy of their own are stored in the best type of it, and compute in it where that is fast.
     """
     if asked.text_encoder is not None:
         return _asked(asked.text_encoder, "float32", facts, on_device=on_device)
-    if policy is not None and on_device and not asked.force_fp32:
-        return _preferred(facts, policy)
+    if policy is not None:
+        choice = _preferred(facts, policy)
+        computed: DtypeName = choice.computed if on_device and not asked.force_fp32 else "float32"
+        return DtypeChoice(policy.prefers[0], computed, choice.reason)
     if on_device and facts.computes_float16:
         return DtypeChoice("float16", "float32", "kept as float16 on the device, computed in float32")
     return DtypeChoice("float32", "float32", "text encoders compute in float32")

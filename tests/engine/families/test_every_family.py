@@ -223,7 +223,7 @@ def assert_image(engine: Engine, outputs: dict[str, Any]) -> None:
     if "audio" in outputs["21"]:
         (item,) = outputs["21"]["audio"]
         waveform, rate_hz = read_audio(engine.files.output / item["subfolder"] / item["filename"])
-        assert rate_hz in (44100, 48000) and waveform.shape[0] == 2 and 0.8 < waveform.shape[1] / rate_hz < 1.2
+        assert rate_hz in (44100, 48000) and waveform.shape[0] == 2 and 0.15 < waveform.shape[1] / rate_hz < 1.2
         assert waveform.std() > 0 and torch.isfinite(latent_of(engine, outputs)).all()
         return
     if "3d" in outputs["21"]:
@@ -257,9 +257,10 @@ def test_an_image_comes_out_and_is_the_same_offloaded(base: Path, family: ModelF
             outputs, _ = run(engine, prompt)
             assert_image(engine, outputs)
             latents.append(latent_of(engine, outputs))
-            # Without a prompt there is an image encoder, which is cast while it computes.
+            # Image encoders, which are there without a prompt, and text encoders of a type are cast while they compute.
+            is_cast = not family.text or family.text_dtypes is not None
             is_streamed = engine.memory.report().num_streamed > 0
-            assert is_streamed == (card_bytes is not None or not family.text)
+            assert is_streamed == (card_bytes is not None or is_cast)
     assert torch.equal(*latents)
 
 
