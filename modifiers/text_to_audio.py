@@ -24,11 +24,13 @@ from darkroom.modifiers.sampling_fields import (
 LATENT, POSITIVE, NEGATIVE, SAVED, LENGTH = "5", "6", "7", "9", "10"
 OF_SECONDS = "EmptyLatentAudio"  # the latent of networks that are given how long the audio is
 OF_CODES = "EmptyAceStep1.5LatentAudio"  # that of networks that are given a draft of codes
+OF_STATES = "EmptyMiniMaxMusic3LatentAudio"  # that of networks that are given a song of a language model
 # Inputs of the node that has a language model write codes, beside tags, lyrics and length: ComfyUI's defaults.
 CODES: Mapping[str, Any] = {
     "bpm": 120, "timesignature": "4", "language": "en", "keyscale": "C major", "cfg_scale": 2.0, "temperature": 0.85,
     "top_p": 0.9, "top_k": 0, "min_p": 0.0,
 }  # fmt: skip
+STATES: Mapping[str, Any] = {"cfg_scale": 1.7, "top_k": 50}  # the model's authors' values of the node that writes it
 SAVERS = {"flac": "SaveAudio", "mp3": "SaveAudioMP3", "opus": "SaveAudioOpus"}
 QUALITIES = {"mp3": "320k", "opus": "192k"}
 
@@ -69,7 +71,10 @@ class Text2Audio(NetworkFields):
     ] = LEFT_OUT
     audio_format: Annotated[Literal["flac", "mp3", "opus"], Field(description="The format of the file.")] = "flac"
     audio_latent: Annotated[
-        Literal["EmptyAceStepLatentAudio", "EmptyAceStep1.5LatentAudio", "EmptyLatentAudio"] | None,
+        Literal[
+            "EmptyAceStepLatentAudio", "EmptyAceStep1.5LatentAudio", "EmptyLatentAudio", "EmptyMiniMaxMusic3LatentAudio"
+        ]
+        | None,
         OfFamily("audio_latent"),
         Field(description="The node that makes the empty latent of the family."),
     ] = LEFT_OUT
@@ -91,8 +96,10 @@ class Text2Audio(NetworkFields):
             raise PydanticCustomError("seconds", "{reason}", {"reason": reason, "allowed": {"maximum": longest}})
         if self.lyrics and self.audio_latent == OF_SECONDS:
             raise PydanticCustomError("lyrics", "must be left out: networks of this family read no lyrics")
-        if self.lyrics_strength != 1.0 and self.audio_latent == OF_CODES:
+        if self.lyrics_strength != 1.0 and self.audio_latent in (OF_CODES, OF_STATES):
             raise PydanticCustomError("lyrics_strength", "must be left out: networks of this family weigh no lyrics")
+        if self.negative_prompt and self.audio_latent == OF_STATES:
+            raise PydanticCustomError("negative_prompt", "must be left out: networks of this family avoid nothing")
         return self
 
     @classmethod
@@ -106,6 +113,8 @@ class Text2Audio(NetworkFields):
             self._give_seconds(prompt)
         if self.audio_latent == OF_CODES:
             self._give_codes(prompt)
+        if self.audio_latent == OF_STATES:
+            self._give_states(prompt)
         saver = prompt[SAVED]
         saver["class_type"] = SAVERS[self.audio_format]
         if self.audio_format in QUALITIES:
@@ -123,6 +132,19 @@ class Text2Audio(NetworkFields):
                 "seed": prompt[SAMPLER]["inputs"]["seed"], "duration": prompt[LATENT]["inputs"]["seconds"],
                 "generate_audio_codes": has_codes, **CODES,
             }  # fmt: skip
+
+    def _give_states(self, prompt: dict[str, Any]) -> None:
+        """Change prompts and latent to those of a network that is given a song, which may be shorter than asked for."""
+        old = prompt[POSITIVE]["inputs"]
+        prompt[POSITIVE]["class_type"] = "MiniMaxMusic3TextEncode"
+        prompt[POSITIVE]["inputs"] = {
+            "clip": old["clip"], "caption": old["tags"], "lyrics": old["lyrics"],
+            "seed": prompt[SAMPLER]["inputs"]["seed"], "max_duration": prompt[LATENT]["inputs"]["seconds"], **STATES,
+        }  # fmt: skip
+        prompt[NEGATIVE]["class_type"] = "ConditioningZeroOut"
+        prompt[NEGATIVE]["inputs"] = {"conditioning": [POSITIVE, 0]}
+        prompt[LATENT]["class_type"] = OF_STATES
+        prompt[LATENT]["inputs"]["seconds"] = [POSITIVE, 1]
 
     def _give_seconds(self, prompt: dict[str, Any]) -> None:
         """Change prompts and latent to those of a network that is given how long the audio is."""

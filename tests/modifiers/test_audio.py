@@ -14,6 +14,8 @@ ACE |= {"shift_by": "ModelSamplingSD3"}
 STABLE: dict[str, Any] = {"audio_latent": "EmptyLatentAudio", "seconds": 47.0, "text_type": "stable_audio"}
 ACE15: dict[str, Any] = {"audio_latent": "EmptyAceStep1.5LatentAudio", "seconds": 120.0, "shift": 3.0}
 ACE15 |= {"shift_by": "ModelSamplingAuraFlow", "text_type": "ace"}
+MUSIC3: dict[str, Any] = {"audio_latent": "EmptyMiniMaxMusic3LatentAudio", "seconds": 120.0, "max_seconds": 300.0}
+MUSIC3 |= {"text_type": "minimax"}
 STABLE |= {"sampler_name": "dpmpp_3m_sde", "scheduler": "exponential"}
 
 
@@ -51,10 +53,23 @@ def test_a_language_model_writes_codes_for_the_song_alone(registry: ModifierRegi
     assert prompt["shift"]["class_type"] == "ModelSamplingAuraFlow"
 
 
+def test_a_language_model_writes_a_song_whose_length_the_latent_has(registry: ModifierRegistry) -> None:
+    prompt = registry.build("Text2Audio", {"prompt": "funk", "lyrics": "[verse]\nla", "seed": 7}, {}, MUSIC3)
+    song = prompt["6"]
+    assert song["class_type"] == "MiniMaxMusic3TextEncode" and song["inputs"]["caption"] == "funk"
+    assert song["inputs"]["max_duration"] == 120.0 and song["inputs"]["seed"] == 7
+    assert prompt["7"] == {**prompt["7"], "class_type": "ConditioningZeroOut", "inputs": {"conditioning": ["6", 0]}}
+    assert prompt["5"] == {**prompt["5"], "class_type": "EmptyMiniMaxMusic3LatentAudio"}
+    assert prompt["5"]["inputs"]["seconds"] == ["6", 1]
+
+
 @pytest.mark.parametrize(
     ("given", "family"),
     [
         ({}, {}),
+        ({"lyrics": "la", "lyrics_strength": 2.0}, MUSIC3),
+        ({"negative_prompt": "noise"}, MUSIC3),
+        ({"seconds": 301}, MUSIC3),
         ({"lyrics": "la", "lyrics_strength": 2.0}, ACE15),
         ({"lyrics": "la"}, STABLE),
         ({"seconds": 0.5}, ACE),
