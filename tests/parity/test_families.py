@@ -21,6 +21,7 @@ FAST = {
     "minimax_h3": ("h3_guide_image_and_audio",),
     "zero123": ("zero123_batched_cfg_1",),
     "ace_step15": ("ace15_reference_with_codes",),
+    "minimax_music3": ("music3_audio", "music3_merged"),
     "cascade": ("cascade_control_super_resolution",),
     "ltx2": ("ltx2_text_generate", "ltx23_all_guidance"),
     "core_nodes": (

@@ -53,7 +53,7 @@ FAMILY = ModelFamily(
     variants={"": ()},
     comfyui=ComfyUiNames("MiniMaxMusic3", ("minimax",)),
     default=Defaults(
-        width=816, height=816, steps=30, cfg=1.7, scheduler="simple", tflop=50.0, attention=0.08, billions=2.5,
+        width=816, height=816, steps=30, cfg=1.7, scheduler="simple", tflop=103.0, billions=2.457,
         audio_latent="EmptyMiniMaxMusic3LatentAudio", audio_text="MiniMaxMusic3TextEncode", seconds=120.0,
         max_seconds=300.0,
     ),

@@ -1,8 +1,8 @@
 """The audio decoder of MiniMax Music 3, of any width: the decoder of the Descript Audio Codec.
 
 Latents `[B, 128, L]` hold 64 channels for each stereo channel, which are decoded one by one to waveforms
-`[B, 2, 512 L]` in -1..1 at 44.1 kHz (Kumar et al. 2023, arXiv 2306.06546). There is no encoder. Long audio is decoded by
-stretches together with the cells that a sample depends on, so that memory is bounded and the waveform is that of the
+`[B, 2, 512 L]` in -1..1 at 44.1 kHz (Kumar et al. 2023, arXiv 2306.06546). There is no encoder. Long audio is decoded
+by stretches together with the cells that a sample depends on, so that memory is bounded and the waveform is that of the
 whole.
 `B` batch, `C` channels, `L` latent cells, `S` samples. Module names are those of the published file.
 """

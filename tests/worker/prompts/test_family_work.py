@@ -30,14 +30,15 @@ WITH_FRAMES: Final = frozenset({
 """Families whose latents have an axis of frames, also for an image."""
 LATENTS: Final = {
     "stable_audio": (1, 64, 1024), "hunyuan3d": (1, 64, 3072), "ace_step": (1, 8, 16, 1292),
-    "ace_step15": (1, 64, 3000),
+    "ace_step15": (1, 64, 3000), "minimax_music3": (1, 128, 10335),
 }  # fmt: skip
 MORE_CHANNELS: Final = {  # of the image that they are given, or of a mask
     "svd": 4, "zero123": 4, "hunyuan_image_refiner": 64, "kandinsky5": 17,
 }  # fmt: skip
 TEXT_WIDTHS: Final = {
     "ltx2": 7680, "ace_step": 768, "ace_step15": 1024, "aura_flow": 2048, "cascade": 1280, "flux2": 15360,
-    "hunyuan3d": 1536, "krea2": 30720, "mage_flow": 2560, "ernie_image": 3072, "longcat_image": 3584, "hidream_o1": 1,
+    "hunyuan3d": 1536, "krea2": 30720, "minimax_music3": 32768,
+    "mage_flow": 2560, "ernie_image": 3072, "longcat_image": 3584, "hidream_o1": 1,
     "lumina2": 2304, "omnigen2": 2048, "qwen_image": 3584, "z_image": 2560, "hunyuan_image": 3584,
     "kandinsky5": 3584, "kandinsky5_image": 3584,
     "hunyuan_image_refiner": 3584, "sd15": 768, "zero123": 768, "svd": 1024, "sd2": 1024, "sdxl": 2048,
@@ -74,6 +75,8 @@ def more_inputs(name: str, batch: int) -> dict[str, Any]:
         return {"seconds": (0.0, 47.0), "y": empty(1, 1536)}
     if name == "ace_step":
         return {"lyric_token_idx": torch.zeros(1, 200, dtype=torch.long)}
+    if name == "minimax_music3":
+        return {"conditioning_scale": empty(1, 1, 1)}
     if name == "ace_step15":
         codes = torch.zeros(1, 600, dtype=torch.long)
         return {"lyric_embed": empty(1, 200, 1024), "refer_audio": empty(1, 64, 3000), "audio_codes": codes}
