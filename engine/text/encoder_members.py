@@ -49,6 +49,7 @@ class EncoderMembers:
     encoding: Any
     transformer: Any
     num_layers: int
+    encode_weighted: Any
 
     def further_options(self, tokens: Mapping[str, Any]) -> dict[str, object]:
         """Return options of the conditioning beside those of the encoder's own chunks, by the tokens of all slots."""
@@ -65,9 +66,8 @@ class EncoderMembers:
 
     def encode_among(self, tokens: Mapping[str, Any], *, layer_idx: int | None, project_pooled: bool) -> Encoded:
         """Return the encoding of the encoder's own chunks among the tokens of all slots and what nodes leave beside."""
-        encoded: Encoded = self.encode_weighted(
-            tokens[self.encoding.slot], layer_idx=layer_idx, project_pooled=project_pooled
-        )
+        chunks = tokens[self.encoding.slot]
+        encoded: Encoded = self.encode_weighted(chunks, layer_idx=layer_idx, project_pooled=project_pooled)
         return encoded
 
     def working_bytes(self, tokens: Mapping[str, Any], itemsize: int) -> int:

@@ -131,7 +131,12 @@ class SongEncoder(TokenEncoder):
         return self._written(chunks, FrameSampling())
 
     def working_bytes(self, tokens: Mapping[str, Any], itemsize: int) -> int:
-        """Return the memory for the keys and values of a song, and for those of a layer as its queries read them."""
+        """Return the memory for the keys and values of a song, and for those of a layer as its queries read them.
+
+        It is 0 without a prompt of a song.
+        """
+        if self.encoding.slot not in tokens:
+            return 0
         language = self.config.language
         num_tokens = len(tokens[self.encoding.slot][0]) + _sampling(tokens).max_frames + 1
         row = 2 * 2 * num_tokens * language.kind.head_width * itemsize  # keys and values of a head, of both prompts

@@ -210,7 +210,8 @@ class MiniMaxMusic3Transformer(nn.Module):
         condition = functional.pad(condition, (0, max(0, length - condition.shape[-1])))[..., :length]
         time = self.diffusion_transformer.time(timesteps, x.dtype)
         if length <= WINDOW_CELLS:
-            return -self.diffusion_transformer(x, time, condition, options)
+            velocity: torch.Tensor = self.diffusion_transformer(x, time, condition, options)
+            return -velocity
         total, count = torch.zeros_like(x), x.new_zeros(length)
         for start, end in windows(length):
             total[..., start:end] -= self.diffusion_transformer(
