@@ -63,14 +63,17 @@ def qwen25_vl_vision_config(shapes: Shapes) -> Qwen25VlVisionConfig:
 # --- pixels ----------------------------------------------------------------------------------------------------------
 
 
-def seen_size(height: int, width: int, token_px: int = TOKEN_PX) -> tuple[int, int]:
-    """Return the height and width in pixels, multiples of `token_px`, at which an image of that size is seen."""
+def seen_size(height: int, width: int, token_px: int = TOKEN_PX, *, smallest_px: int = SMALLEST_PX) -> tuple[int, int]:
+    """Return the height and width in pixels, multiples of `token_px`, at which an image of that size is read.
+
+    `smallest_px` is the area to which smaller images are enlarged.
+    """
     rounded = [round(side / token_px) * token_px for side in (height, width)]
     if math.prod(rounded) > LARGEST_PX:
         shrink = math.sqrt(height * width / LARGEST_PX)
         rounded = [max(token_px, math.floor(side / shrink / token_px) * token_px) for side in (height, width)]
-    elif math.prod(rounded) < SMALLEST_PX:
-        grow = math.sqrt(SMALLEST_PX / (height * width))
+    elif math.prod(rounded) < smallest_px:
+        grow = math.sqrt(smallest_px / (height * width))
         rounded = [math.ceil(side * grow / token_px) * token_px for side in (height, width)]
     return rounded[0], rounded[1]
 

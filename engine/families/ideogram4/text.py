@@ -7,14 +7,12 @@ from functools import partial
 
 import torch
 
-from darkroom.engine.families.text.qwen3_vl import qwen3_vl, qwen3_vl_config
-from darkroom.engine.layers.qwen3_vl_vision import Qwen3VlVisionConfig
+from darkroom.engine.families.text.qwen3_vl import QWEN3_VL_8B, QWEN3_VL_8B_WIDTH, qwen3_vl
 from darkroom.engine.text.chunk_encoding import Encoded, TokenWeights
 from darkroom.engine.text.qwen_encoding import QwenEncoding, TappedQwenEncoder
 from darkroom.engine.text.qwen_tokens import IMAGE_PLACEHOLDER, QwenTokenizer
 
 SLOT = "qwen3vl_8b"
-HIDDEN_SIZE = 4096
 OTHER_SIZES = (2048, 2560, 5120)  # of Qwen3-VL models that other networks read
 LAYERS = (1, 4, 7, 10, 13, 16, 19, 22, 25, 28, 31, 34, 36)  # those whose inputs are read; behind the last, the output
 TEMPLATE = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
@@ -48,18 +46,9 @@ class Ideogram4Encoder(TappedQwenEncoder):
 
 
 QWEN = qwen3_vl(
-    QwenEncoding(SLOT, TEMPLATE, IMAGE_TEMPLATE, HIDDEN_SIZE),
+    QwenEncoding(SLOT, TEMPLATE, IMAGE_TEMPLATE, QWEN3_VL_8B_WIDTH),
     other_widths=OTHER_SIZES,
     encoder_type=partial(Ideogram4Encoder, layers=LAYERS),
     tokenizer_type=partial(QwenTokenizer, repeats_images=True),
-    sizes={
-        "full": qwen3_vl_config(
-            width=HIDDEN_SIZE, heads=32, key_heads=8, inner_width=12288,
-            vision=Qwen3VlVisionConfig(width=1152, inner_width=4304, num_blocks=27, out_width=HIDDEN_SIZE),
-        ),
-        "small": qwen3_vl_config(
-            width=64, heads=1, key_heads=1, inner_width=128,
-            vision=Qwen3VlVisionConfig(width=64, inner_width=128, num_blocks=27, out_width=64, table_side=8),
-        ),
-    },
-)  # fmt: skip
+    sizes=QWEN3_VL_8B,
+)

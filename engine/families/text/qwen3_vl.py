@@ -112,3 +112,17 @@ def published_layout(shapes: Shapes) -> Names | None:
         return None
     found = {(theirs, ours): names_behind(shapes, theirs) for theirs, ours in PUBLISHED.items()}
     return {ours + name: theirs for (_, ours), names in found.items() for name, theirs in names.items()}
+
+
+QWEN3_VL_8B_WIDTH = 4096
+QWEN3_VL_8B: Mapping[str, VisionLanguageModelConfig] = {
+    "full": qwen3_vl_config(
+        width=QWEN3_VL_8B_WIDTH, heads=32, key_heads=8, inner_width=12288,
+        vision=Qwen3VlVisionConfig(width=1152, inner_width=4304, num_blocks=27, out_width=QWEN3_VL_8B_WIDTH),
+    ),
+    "small": qwen3_vl_config(
+        width=64, heads=1, key_heads=1, inner_width=128,
+        vision=Qwen3VlVisionConfig(width=64, inner_width=128, num_blocks=27, out_width=64, table_side=8),
+    ),
+}  # fmt: skip
+"""Sizes of the model of 8 billion weights, for the families that read it."""
