@@ -15,7 +15,8 @@ from darkroom.engine.families.base import (
 )
 from darkroom.engine.families.flux.latent_format import FluxLatentFormat
 from darkroom.engine.families.language_denoiser import ReferencesDenoiser
-from darkroom.engine.families.omnigen2.transformer import MARK, OmniGen2Config, OmniGen2Transformer, omnigen2_config
+from darkroom.engine.families.omnigen2.layers import ATTENTION, MARK, OmniGen2Config, omnigen2_config
+from darkroom.engine.families.omnigen2.transformer import OmniGen2Transformer
 from darkroom.engine.families.sd3.vae_files import autoencoder_16
 from darkroom.engine.families.text.language_model import fits_kind, language_text_encoder
 from darkroom.engine.families.transformer_files import always, detect_by, transformer
@@ -75,8 +76,8 @@ FAMILY = ModelFamily(
     label="OmniGen2",
     lineage=("lumina2",),
     file_words=("omnigen2",),
-    # Recognised by its embedder of time and text, and of reference images.
-    detect=detect_by(DENOISER, needs=("ref_image_patch_embedder.weight",)),
+    # Recognised by its embedder of time and text, and of reference images; Boogu-Image has these before other blocks.
+    detect=detect_by(DENOISER, needs=("ref_image_patch_embedder.weight", f"{ATTENTION}norm_q.weight")),
     parameterise=always(FLOW),
     denoiser=DENOISER,
     denoiser_type=ReferencesDenoiser,

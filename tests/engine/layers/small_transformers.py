@@ -47,7 +47,8 @@ from darkroom.engine.families.minimax_h3.layers import MiniMaxH3Config
 from darkroom.engine.families.minimax_h3.layout import Guide, Reference, flat, packed_layout
 from darkroom.engine.families.minimax_h3.transformer import MiniMaxH3Transformer
 from darkroom.engine.families.mochi.transformer import MochiConfig, MochiTransformer
-from darkroom.engine.families.omnigen2.transformer import OmniGen2Config, OmniGen2Transformer
+from darkroom.engine.families.omnigen2.layers import OmniGen2Config
+from darkroom.engine.families.omnigen2.transformer import OmniGen2Transformer
 from darkroom.engine.families.pixart.transformer import PixArtConfig, PixArtTransformer
 from darkroom.engine.families.qwen_image.diffsynth_control import ControlBlock
 from darkroom.engine.families.qwen_image.transformer import QwenImageConfig, QwenImageControlNet, QwenImageTransformer

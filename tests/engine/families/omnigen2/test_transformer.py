@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from darkroom.engine.families.omnigen2.transformer import OmniGen2Config, OmniGen2Transformer, omnigen2_config
+from darkroom.engine.families.omnigen2.layers import OmniGen2Config, omnigen2_config
+from darkroom.engine.families.omnigen2.transformer import OmniGen2Transformer
 
 CONFIG = OmniGen2Config(
     width=240, heads=2, key_heads=1, inner_width=64, num_layers=1, context_dim=24, time_width=40, num_refiners=1,
