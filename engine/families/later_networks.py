@@ -60,9 +60,6 @@ LATER_NETWORKS: tuple[LaterNetwork, ...] = (
         "HunyuanVideo 1.5",
         ("txt_in.individual_token_refiner.blocks.0.norm1.weight", "cond_type_embedding.weight"),
     ),
-    LaterNetwork(
-        "JoyImage", ("double_blocks.0.attn.img_attn_qkv.weight", "double_blocks.0.attn.img_attn_q_norm.weight")
-    ),
     LaterNetwork("NewBie", ("clip_text_pooled_proj.0.weight", REFINER)),
     LaterNetwork("Ming-Image", ("__ming_image__", REFINER)),
     LaterNetwork(

@@ -109,6 +109,7 @@ HERE: Mapping[str, tuple[str, str]] = {
     "Ideogram4": ("ideogram4", ""),
     "Kandinsky5": ("kandinsky5", ""),
     "Kandinsky5Image": ("kandinsky5_image", ""),
+    "JoyImage": ("joyimage", ""),
 }
 # Class of the network -> name by which its files are refused.
 REFUSED: Mapping[str, str] = {
@@ -125,7 +126,6 @@ REFUSED: Mapping[str, str] = {
     "SeedVR2": "SeedVR2",
     "SeedVR2 7B": "SeedVR2",
     "Boogu": "Boogu-Image",
-    "JoyImage": "JoyImage",
     "Lens": "Lens",
     "RT_DETR_v4": "RT-DETR v4",
     "SAM3": "SAM 3",

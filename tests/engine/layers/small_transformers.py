@@ -34,6 +34,7 @@ from darkroom.engine.families.hunyuan_dit.controlnet import HunyuanDitControlNet
 from darkroom.engine.families.hunyuan_dit.transformer import HunyuanDitConfig, HunyuanDitTransformer
 from darkroom.engine.families.hunyuan_video.transformer import HunyuanVideoConfig, HunyuanVideoTransformer
 from darkroom.engine.families.ideogram4.transformer import Ideogram4Config, Ideogram4Transformer
+from darkroom.engine.families.joyimage.transformer import JoyImageConfig, JoyImageTransformer
 from darkroom.engine.families.kandinsky5.config import Kandinsky5Config
 from darkroom.engine.families.kandinsky5.transformer import Kandinsky5Transformer
 from darkroom.engine.families.krea2.transformer import FusionConfig, Krea2Config, Krea2Transformer
@@ -500,6 +501,13 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         ),
         _video(4, 24),
         ("cosmos_predict2",),
+    ),
+    "joyimage": SmallTransformer(
+        lambda: JoyImageTransformer(
+            JoyImageConfig(hidden_size=256, num_layers=2, context_dim=24, intermediate_size=96)
+        ),
+        _of((16, 1, 6, 4), 24, 1000.0, {"ref_latents": lambda drawn: [drawn(BATCH, 16, 1, 4, 4)]}),
+        ("joyimage",),
     ),
     "ideogram4": SmallTransformer(
         lambda: Ideogram4Transformer(
