@@ -69,7 +69,6 @@ LATER_NETWORKS: tuple[LaterNetwork, ...] = (
     LaterNetwork("PiD", ("lq_proj.latent_proj.0.weight",)),
     LaterNetwork("PixelDiT", ("core.pixel_embedder.proj.weight",)),
     LaterNetwork("Kandinsky 6", ("visual_embeddings.in_layer.weight", "audio_embeddings.in_layer.weight")),
-    LaterNetwork("Boogu-Image", ("double_stream_layers.0.img_instruct_attn.processor.img_to_q.weight",)),
     LaterNetwork("Lens", ("transformer_blocks.0.attn.norm_added_q.weight", "transformer_blocks.0.img_mlp.w1.weight")),
     LaterNetwork(
         "SenseNova U1.5",

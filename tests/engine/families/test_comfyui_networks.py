@@ -110,6 +110,7 @@ HERE: Mapping[str, tuple[str, str]] = {
     "Kandinsky5": ("kandinsky5", ""),
     "Kandinsky5Image": ("kandinsky5_image", ""),
     "JoyImage": ("joyimage", ""),
+    "Boogu": ("boogu", ""),
 }
 # Class of the network -> name by which its files are refused.
 REFUSED: Mapping[str, str] = {
@@ -125,7 +126,6 @@ REFUSED: Mapping[str, str] = {
     "TripoSplat": "TripoSplat",
     "SeedVR2": "SeedVR2",
     "SeedVR2 7B": "SeedVR2",
-    "Boogu": "Boogu-Image",
     "Lens": "Lens",
     "RT_DETR_v4": "RT-DETR v4",
     "SAM3": "SAM 3",

@@ -19,6 +19,7 @@ from darkroom.engine.families.ace_step15.transformer import AceStep15Config, Ace
 from darkroom.engine.families.anima.text_adapter import TextAdapterConfig
 from darkroom.engine.families.anima.transformer import AnimaConfig, AnimaTransformer
 from darkroom.engine.families.aura_flow.transformer import AuraFlowConfig, AuraFlowTransformer
+from darkroom.engine.families.boogu.transformer import BooguConfig, BooguTransformer
 from darkroom.engine.families.chroma.transformer import ChromaConfig, ChromaTransformer
 from darkroom.engine.families.chroma_radiance.transformer import ChromaRadianceConfig, ChromaRadianceTransformer
 from darkroom.engine.families.cosmos1.transformer import Cosmos1Config, Cosmos1Transformer
@@ -508,6 +509,16 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         ),
         _of((16, 1, 6, 4), 24, 1000.0, {"ref_latents": lambda drawn: [drawn(BATCH, 16, 1, 4, 4)]}),
         ("joyimage",),
+    ),
+    "boogu": SmallTransformer(
+        lambda: BooguTransformer(
+            BooguConfig(
+                width=240, heads=2, key_heads=1, inner_width=96, num_layers=1, context_dim=24, time_width=240,
+                num_refiners=1, num_double=1,
+            )
+        ),
+        _image(16, 24, ref_latents=lambda drawn: [drawn(BATCH, 16, 4, 4)]),
+        ("boogu",),
     ),
     "ideogram4": SmallTransformer(
         lambda: Ideogram4Transformer(
