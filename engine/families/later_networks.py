@@ -69,7 +69,6 @@ LATER_NETWORKS: tuple[LaterNetwork, ...] = (
     LaterNetwork("PiD", ("lq_proj.latent_proj.0.weight",)),
     LaterNetwork("PixelDiT", ("core.pixel_embedder.proj.weight",)),
     LaterNetwork("Kandinsky 6", ("visual_embeddings.in_layer.weight", "audio_embeddings.in_layer.weight")),
-    LaterNetwork("Lens", ("transformer_blocks.0.attn.norm_added_q.weight", "transformer_blocks.0.img_mlp.w1.weight")),
     LaterNetwork(
         "SenseNova U1.5",
         (
@@ -103,11 +102,6 @@ LATER_PARTS: tuple[LaterNetwork, ...] = (
     LaterNetwork("TRELLIS 2", ("shape_dec.blocks.1.16.to_subdiv.weight",), part=DECODER),
     LaterNetwork("TRELLIS 2", ("txt_dec.blocks.3.4.conv2.weight",), part=DECODER),
     LaterNetwork("TripoSplat", ("gs.base_offset_scale", "octree.out_proj.weight"), part=DECODER),
-    LaterNetwork(
-        "Lens",
-        ("layers.0.self_attn.sinks", "layers.0.mlp.experts.gate_up_proj.weight"),
-        part="GPT-OSS, the text encoder",
-    ),
     LaterNetwork("NewBie", ("encoder.layers.0.mixer.Wqkv.weight",), part="Jina CLIP 2, a text encoder"),
     LaterNetwork(
         "Stable Audio 3", ("encoder.layers.0.pre_self_attn_layernorm.weight",), part="T5Gemma, the text encoder"

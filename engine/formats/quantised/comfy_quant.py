@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -28,6 +28,8 @@ METADATA = "_quantization_metadata"
 SCALE, SECOND_SCALE, INPUT_SCALE, SMOOTHING = "weight_scale", "weight_scale_2", "input_scale", "pre_quant_scale"
 PARTS = (MARK, SCALE, SECOND_SCALE, INPUT_SCALE, SMOOTHING)
 DEFAULT_ROTATION = 256
+STACKED = 3  # dimensions of a weight with a matrix for each of a layer's experts
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 CPU = torch.device("cpu")
 TILE_ROWS, TILE_COLUMNS = 128, 4  # of block scales, which lie as matrix units of NVIDIA's take them
 FLOAT32_FRACTION_BITS = 23
@@ -78,6 +80,25 @@ class Nvfp4Packing(Packing):
             values[part] = blocks.flatten(1)[:, :columns]
         if self.is_smoothed:
             values.mul_(scales[SMOOTHING].to(values.dtype).reshape(1, -1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackedPacking(Packing):
+    """A stack of matrices [E, rows, columns], one for each expert of a layer, which are packed alike (`each`)."""
+
+    each: Packing
+
+    @property
+    def working_bytes(self) -> int:
+        return self.each.working_bytes
+
+    def unpack(self, codes: torch.Tensor, scales: Mapping[str, torch.Tensor], values: torch.Tensor) -> None:
+        for index, matrix in enumerate(values):
+            own = {
+                name: scale[index] if scale.ndim and len(scale) == len(values) else scale
+                for name, scale in scales.items()
+            }
+            self.each.unpack(codes[index], own, matrix)
 
 
 @dataclass(frozen=True)
@@ -184,12 +205,27 @@ def _packed(file: WeightFile, layer: str, described: Mapping[str, object]) -> Pa
     if missing:
         found = f"layer {layer!r} of the format {kind!r} without {missing[0]!r}"
         raise BadModelFile(file.path.name, found, f"{' and '.join(needed)} beside its weight")
+    if len(file.tensors[f"{layer}.weight"].shape) == STACKED and str(kind) not in FLOAT8:
+        return _stacked(file, layer, maker(file, layer, described))
     return maker(file, layer, described)
+
+
+def _stacked(file: WeightFile, layer: str, matrix: PackedTensor) -> PackedTensor:
+    """Return the packed stack of a layer's experts, of which one is packed as `matrix`."""
+    if SMOOTHING in matrix.packing.scales:
+        found = f"layer {layer!r} of experts with {SMOOTHING!r}"
+        raise BadModelFile(file.path.name, found, "experts without factors of their input")
+    num_experts = file.tensors[f"{layer}.weight"].shape[0]
+    shape = torch.Size((num_experts, *matrix.packing.shape))
+    return replace(matrix, packing=StackedPacking(shape, matrix.packing.scales, each=matrix.packing))
 
 
 def _float8(dtype: torch.dtype) -> Callable[[WeightFile, str, Mapping[str, object]], PackedTensor]:
     def make(file: WeightFile, layer: str, described: Mapping[str, object]) -> PackedTensor:
         weight, scale = f"{layer}.weight", f"{layer}.{SCALE}"
+        if scale in file.tensors and math.prod(file.tensors[scale].shape) != 1:
+            found = f"layer {layer!r} of float8 with {math.prod(file.tensors[scale].shape)} scales"
+            raise BadModelFile(file.path.name, found, "one scale for the whole weight")
         packing = Float8Packing(torch.Size(file.tensors[weight].shape))
         numbers = {NUMBER: scale} if scale in file.tensors else {}
         return PackedTensor(packing, weight, numbers=numbers, stored=dtype)
@@ -199,13 +235,13 @@ def _float8(dtype: torch.dtype) -> Callable[[WeightFile, str, Mapping[str, objec
 
 def _mxfp8(file: WeightFile, layer: str, described: Mapping[str, object]) -> PackedTensor:
     weight = f"{layer}.weight"
-    packing = Mxfp8Packing(torch.Size(file.tensors[weight].shape), (SCALE,))
+    packing = Mxfp8Packing(torch.Size(file.tensors[weight].shape[-2:]), (SCALE,))
     return PackedTensor(packing, weight, {SCALE: f"{layer}.{SCALE}"}, stored=torch.float8_e4m3fn)
 
 
 def _nvfp4(file: WeightFile, layer: str, described: Mapping[str, object]) -> PackedTensor:
     weight = f"{layer}.weight"
-    rows, num_bytes = file.tensors[weight].shape
+    rows, num_bytes = file.tensors[weight].shape[-2:]
     smoothed = f"{layer}.{SMOOTHING}" in file.tensors
     parts = (SCALE, SECOND_SCALE, *((SMOOTHING,) if smoothed else ()))
     packing = Nvfp4Packing(torch.Size((rows, 2 * num_bytes)), parts, is_smoothed=smoothed)
@@ -215,7 +251,7 @@ def _nvfp4(file: WeightFile, layer: str, described: Mapping[str, object]) -> Pac
 def _integers(bits: int) -> Callable[[WeightFile, str, Mapping[str, object]], PackedTensor]:
     def make(file: WeightFile, layer: str, described: Mapping[str, object]) -> PackedTensor:
         weight = f"{layer}.weight"
-        rows, columns = file.tensors[weight].shape
+        rows, columns = file.tensors[weight].shape[-2:]
         shape = torch.Size((rows, columns * 8 // bits))
         packing = IntegerPacking(shape, (SCALE,), bits, _rotation(file, layer, described, shape, bits))
         return PackedTensor(packing, weight, {SCALE: f"{layer}.{SCALE}"})

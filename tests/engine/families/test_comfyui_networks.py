@@ -111,6 +111,7 @@ HERE: Mapping[str, tuple[str, str]] = {
     "Kandinsky5Image": ("kandinsky5_image", ""),
     "JoyImage": ("joyimage", ""),
     "Boogu": ("boogu", ""),
+    "Lens": ("lens", ""),
 }
 # Class of the network -> name by which its files are refused.
 REFUSED: Mapping[str, str] = {
@@ -126,7 +127,6 @@ REFUSED: Mapping[str, str] = {
     "TripoSplat": "TripoSplat",
     "SeedVR2": "SeedVR2",
     "SeedVR2 7B": "SeedVR2",
-    "Lens": "Lens",
     "RT_DETR_v4": "RT-DETR v4",
     "SAM3": "SAM 3",
     "SAM31": "SAM 3",

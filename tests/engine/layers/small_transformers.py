@@ -39,6 +39,7 @@ from darkroom.engine.families.joyimage.transformer import JoyImageConfig, JoyIma
 from darkroom.engine.families.kandinsky5.config import Kandinsky5Config
 from darkroom.engine.families.kandinsky5.transformer import Kandinsky5Transformer
 from darkroom.engine.families.krea2.transformer import FusionConfig, Krea2Config, Krea2Transformer
+from darkroom.engine.families.lens.transformer import LensConfig, LensTransformer
 from darkroom.engine.families.longcat_image.transformer import LongCatImageConfig, LongCatImageTransformer
 from darkroom.engine.families.ltx2.config import Ltx2Config
 from darkroom.engine.families.ltx2.transformer import Ltx2Transformer
@@ -519,6 +520,13 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         ),
         _image(16, 24, ref_latents=lambda drawn: [drawn(BATCH, 16, 4, 4)]),
         ("boogu",),
+    ),
+    "lens": SmallTransformer(
+        lambda: LensTransformer(
+            LensConfig(hidden_size=128, intermediate_size=96, num_layers=2, in_channels=16, text_dim=6)
+        ),
+        _of((16, 6, 4), 24, 1.0, {}),
+        ("lens",),
     ),
     "ideogram4": SmallTransformer(
         lambda: Ideogram4Transformer(

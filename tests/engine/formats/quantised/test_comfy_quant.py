@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from darkroom.engine.errors import BadModelFile
+from darkroom.engine.families.lens.gpt_oss import ExpertLinear
 from darkroom.engine.formats.fill import Destination, fill
 from darkroom.engine.formats.quantised.open_model import open_model
 from darkroom.engine.formats.quantised.quantised_file import QuantisedFile
@@ -87,6 +88,38 @@ def test_a_layer_computes_with_them_in_its_own_type(tmp_path: Path, name: str) -
             found = used(x).T
         is_rotated = "rot" in name  # by products of matrices: the last bit may differ
         torch.testing.assert_close(found, expected, rtol=8e-3 * is_rotated, atol=1e-4 * is_rotated)
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_layer_of_experts_has_a_stack_of_matrices(tmp_path: Path, name: str) -> None:
+    def changed(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.flip(0) if tensor.ndim else tensor * 2
+
+    second = {key: changed(tensor) for key, tensor in parts(name).items()}
+    if name == "float8_e4m3fn":  # one scale for all
+        second["0.weight_scale"] = parts(name)["0.weight_scale"]
+    expected = torch.stack(
+        [opened(written(tmp_path, own, SAID[name])).tensor("0.weight") for own in (parts(name), second)]
+    )
+    stacked = {key: torch.stack([tensor, second[key]]) for key, tensor in parts(name).items()}
+    if name == "float8_e4m3fn":
+        stacked["0.weight_scale"] = second["0.weight_scale"]
+    bias = torch.randn(2, expected.shape[1])
+    file = opened(written(tmp_path, {**stacked, "0.bias": bias}, {**SAID[name], "num_experts": 2}))
+    assert file.shapes["0.weight"] == tuple(expected.shape)
+    with unfilled():
+        network = nn.Sequential(ExpertLinear(2, expected.shape[2], expected.shape[1]))
+    fill(network, file, {key: key for key in ("0.weight", "0.bias")}, torch.float32, to=Destination.SIMULATED_DEVICE)
+    x = torch.randn(1, 3, expected.shape[2])
+    with Card(1 << 24).add("layer", network, compute_dtype=torch.float32).in_use() as used:
+        torch.testing.assert_close(used(x), x @ expected.transpose(1, 2) + bias[:, None], rtol=1e-4, atol=1e-5)
+
+
+def test_experts_of_float8_have_one_scale(tmp_path: Path) -> None:
+    own = parts("float8_e4m3fn")
+    stacked = {"0.weight": torch.stack([own["0.weight"]] * 2), "0.weight_scale": torch.ones(2)}
+    with pytest.raises(BadModelFile, match="float8 with 2 scales"):
+        open_model(written(tmp_path, stacked, SAID["float8_e4m3fn"]))
 
 
 def test_smoothing_of_the_input_is_done_to_the_weight(tmp_path: Path) -> None:
