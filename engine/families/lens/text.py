@@ -15,7 +15,8 @@ from darkroom.engine.families.text.t5 import lora_keys
 from darkroom.engine.text.chunk_encoding import Encoded, TokenEncoder, TokenWeights
 from darkroom.engine.text.chunk_tokens import Chunks, ChunkTokenizer, TokenizerOptions
 from darkroom.engine.text.language_encoding import LanguageEncoding
-from darkroom.engine.text.llama_tokens import byte_tokenizer, llama_vocabulary
+from darkroom.engine.text.llama_tokens import byte_tokenizer
+from darkroom.engine.text.vocabulary import stored_vocabulary
 
 SLOT = "gpt_oss"
 HIDDEN_SIZE = 2880
@@ -92,7 +93,7 @@ class LensTokenizer(ChunkTokenizer):
 def _tokenizer(encoder: LensEncoder, parts: TokenizerParts) -> LensTokenizer:
     assert encoder.vocabulary is not None
     return LensTokenizer(
-        None, slot=SLOT, vocabulary=partial(llama_vocabulary, encoder.vocabulary), pad_token=PAD_TOKEN, min_length=1
+        None, slot=SLOT, vocabulary=partial(stored_vocabulary, encoder.vocabulary), pad_token=PAD_TOKEN, min_length=1
     )
 
 

@@ -18,7 +18,8 @@ from darkroom.engine.families.lens.gpt_oss import (
 )
 from darkroom.engine.families.lens.text import GPT_OSS, LAYERS, LensEncoder, LensTokenizer
 from darkroom.engine.families.lens.transformer import LensConfig, LensTransformer, positions_of
-from darkroom.engine.text.llama_tokens import byte_tokenizer, llama_vocabulary
+from darkroom.engine.text.llama_tokens import byte_tokenizer
+from darkroom.engine.text.vocabulary import stored_vocabulary
 
 Network = TypeVar("Network", bound=torch.nn.Module)
 CPU = torch.device("cpu")
@@ -109,7 +110,7 @@ def test_the_beginning_of_the_template_is_left_out(num_tokens: int, kept: int) -
 
 def test_prompts_have_at_most_512_tokens_and_empty_ones_none() -> None:
     tokenizer = LensTokenizer(
-        None, slot="gpt_oss", vocabulary=lambda: llama_vocabulary(byte_tokenizer()), pad_token=0, min_length=1
+        None, slot="gpt_oss", vocabulary=lambda: stored_vocabulary(byte_tokenizer()), pad_token=0, min_length=1
     )
     assert tokenizer.tokenize_with_weights(" \n") == {"gpt_oss": [[]]}
     (chunk,) = tokenizer.tokenize_with_weights("a fox {in} the snow " * 50)["gpt_oss"]
