@@ -1,9 +1,14 @@
 """Fakes we own: a small server with ComfyUI's API whose nodes do what a test tells them to.
 
 It is a real aiohttp server on a free port. Node classes: `Draw` saves one small file, `Paint` takes a file and saves a
-real PNG that says how it was made, `Say` shows a text, `Wait` runs until it is interrupted or `seconds` pass, `Steps`
-goes `steps` steps and at the step `hold` waits for `go_on`, `Parts` saves a file and queues the prompt once more until
-there are `parts` of them, `Fail` raises, `OutOfMemory` raises like the device; all are output nodes.
+real PNG that says how it was made, `Say` shows a text, `Wait` runs until it is interrupted, the test releases it or
+`seconds` pass, `Steps` goes `steps` steps and at the step `hold` waits for `go_on`, `Parts` saves a file and queues the
+prompt once more until there are `parts` of them, `Fail` raises, `OutOfMemory` raises like the device; all are output
+nodes.
+
+A test that looks at a job while it runs sends `wait()` and calls `release` or `release_all` when it has looked: a time
+that ends the job by itself may be over before a busy machine comes to look. A number of seconds is for a test that
+needs a run to have lasted so long, and looks at it afterwards.
 """
 
 from __future__ import annotations
@@ -61,7 +66,7 @@ def say(text: str = "hello") -> dict[str, Any]:
     return {"1": {"class_type": "Say", "inputs": {"text": text}}}
 
 
-def wait(seconds: float = 60.0) -> dict[str, Any]:
+def wait(seconds: float = 600.0) -> dict[str, Any]:
     return {"1": {"class_type": "Wait", "inputs": {"seconds": seconds}}}
 
 
@@ -109,6 +114,8 @@ class FakeEngine:
         self._extra_data: dict[str, Any] = {}
         self._running: str | None = None
         self._interrupted = asyncio.Event()
+        self._released = asyncio.Event()
+        self._all_released = asyncio.Event()
         self.go_on = asyncio.Event()
         self.drops_parts = False  # a prompt that a node queues is taken away at once
         self.part_begun = asyncio.Event()
@@ -175,6 +182,14 @@ class FakeEngine:
         """Send a message to every client."""
         for client_id in list(self._sockets):
             await self._send(client_id, kind, data)
+
+    def release(self) -> None:
+        """End the `Wait` that runs now, if one does."""
+        self._released.set()
+
+    def release_all(self) -> None:
+        """End the `Wait` that runs now, if one does, and each that begins later."""
+        self._all_released.set()
 
     def forget_everything(self) -> None:
         """Forget all prompts, as after a restart of the engine."""
@@ -302,6 +317,7 @@ class FakeEngine:
             self._pending.remove(prompt_id)
             self._running = prompt_id
             self._interrupted.clear()
+            self._released.clear()
             self.runs.append(prompt_id)
             await self._send(client_id, "execution_start", {"prompt_id": prompt_id, "timestamp": _now_ms()})
             entry = await self._run(prompt_id, prompt, client_id)
@@ -345,12 +361,9 @@ class FakeEngine:
             elif node["class_type"] == "Say":
                 outputs[node_id] = {"text": [inputs["text"]]}
             elif node["class_type"] == "Wait":
-                with contextlib.suppress(TimeoutError):
-                    await self._send(
-                        client_id, "progress", {"value": 1, "max": 4, "prompt_id": prompt_id, "node": node_id}
-                    )
-                    async with asyncio.timeout(inputs["seconds"]):
-                        await self._interrupted.wait()
+                data = {"value": 1, "max": 4, "prompt_id": prompt_id, "node": node_id}
+                await self._send(client_id, "progress", data)
+                await self._wait(inputs["seconds"])
                 if self._interrupted.is_set():
                     return _entry({}, "error", [["execution_interrupted", where]])
                 name = f"{prompt_id}_{node_id}.png"
@@ -369,6 +382,16 @@ class FakeEngine:
                 data = {**where, "exception_type": kind, "exception_message": "it broke"}
                 return _entry({}, "error", [["execution_error", data]])
         return _entry({**outputs, **self.extra_outputs}, "success", [["execution_success", {"prompt_id": prompt_id}]])
+
+    async def _wait(self, seconds: float) -> None:
+        """Return when the prompt is interrupted or released, after `seconds` at the latest."""
+        events = (self._interrupted, self._released, self._all_released)
+        waits = [asyncio.ensure_future(event.wait()) for event in events]
+        try:
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiting in waits:
+                waiting.cancel()
 
 
 def _entry(outputs: dict[str, Any], status: str, messages: list[Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 
 from tests.worker.databases import give_database
+from tests.worker.running_front import until
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,6 +35,15 @@ class FrontProcess:
                     pass
                 await asyncio.sleep(0.05)
         raise RuntimeError(f"the front ended with {self.process.returncode}:\n{self.log.read_text()[-4000:]}")
+
+    async def until_stopping(self) -> None:
+        """Wait until the front takes no more jobs because it was asked to end."""
+        async with httpx.AsyncClient(base_url=self.url) as http:
+
+            async def is_stopping() -> bool:
+                return (await http.get("/ready")).status_code != 200
+
+            await until(is_stopping)
 
     def kill(self) -> None:
         """Kill the process, as when a machine is switched off."""
@@ -92,7 +102,7 @@ async def stop(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         process.send_signal(signal.SIGTERM)
         try:
-            await asyncio.wait_for(process.wait(), 20)
+            await asyncio.wait_for(process.wait(), 60)
         except TimeoutError:
             process.kill()
             await process.wait()

@@ -98,9 +98,12 @@ async def test_a_job_under_way_ends_before_the_worker_stops_and_no_other_is_take
     (port,) = free_ports(1)
     async with running_engine(tmp_path) as engine:
         async with front_process(tmp_path / "a", port, ENGINE_URL=engine.url, **jobs.environment()) as front:
-            jobs.give("last", {"workflow": wait(2.0)})
+            jobs.give("last", {"workflow": wait()})
             await until_begun(engine, "last-1")
-        assert front.process.returncode == 0
+            front.process.terminate()
+            await front.until_stopping()
+            engine.release()
+            assert await front.process.wait() == 0
         assert (await jobs.result_of("last"))["output"]["images"]
         jobs.give("too-late", {"workflow": draw()})
     assert jobs.taken == ["last"]

@@ -139,11 +139,12 @@ async def test_its_client_survives_a_worker_that_is_killed_and_started_again(
         environment["ENGINE_URL"] = engine.url
         async with front_process(tmp_path / "a", port, **environment) as front:
             await autoscaler.until_status(loadtime=lambda seconds: seconds > 0)
-            asked = asyncio.create_task(ask(tmp_path, autoscaler, request(wait(3.0))))
+            asked = asyncio.create_task(ask(tmp_path, autoscaler, request(wait())))
             await until_begun(engine)
             front.kill()
             await front.process.wait()
         async with front_process(tmp_path / "a", port, **environment):
+            engine.release()
             (answer,) = await asked
         assert (answer["status"], answer["response"]["status"]) == (200, "completed")
         assert len(autoscaler.routed) > 1
@@ -161,10 +162,11 @@ async def test_its_client_goes_to_a_second_worker_when_the_first_is_gone(tmp_pat
         await autoscaler.until_status(id=1, loadtime=lambda seconds: seconds > 0)
         async with front_process(tmp_path / "b", ports[1], ENGINE_URL=second_engine.url, **environments[1]):
             await autoscaler.until_status(id=2, loadtime=lambda seconds: seconds > 0)
-            asked = asyncio.create_task(ask(tmp_path, autoscaler, request(wait(3.0), request_id="the-one")))
+            asked = asyncio.create_task(ask(tmp_path, autoscaler, request(wait(), request_id="the-one")))
             await until_begun(first_engine)
             first.kill()
             autoscaler.forget_worker(first.url)
+            second_engine.release_all()
             (answer,) = await asked
         assert answer["status"] == 200 and answer["url"] == f"http://127.0.0.1:{ports[1]}"
         assert (len(first_engine.runs), len(second_engine.runs)) == (1, 1)

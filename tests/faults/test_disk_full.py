@@ -63,7 +63,7 @@ async def test_a_full_disk_refuses_new_jobs_and_keeps_the_running_one(disk: Smal
         return bool(engine.runs)
 
     async with running_front(disk.path, engine) as front:
-        await front.http.post("/generate", json={"input": {"request_id": "running", "workflow_json": wait(1.0)}})
+        await front.http.post("/generate", json={"input": {"request_id": "running", "workflow_json": wait()}})
         await until(has_begun)
         disk.fill()
         body = {"input": {"request_id": "refused", "workflow_json": draw_one()}}
@@ -72,6 +72,7 @@ async def test_a_full_disk_refuses_new_jobs_and_keeps_the_running_one(disk: Smal
         assert int(refusal.headers["retry-after"]) >= 1
         assert (await front.http.get("/result/refused")).status_code == 404
         disk.empty()
+        engine.release()
         assert (await front.until("running", "completed"))["output"]
         assert (await front.http.post("/generate", json=body)).status_code == 202  # the same again is a job now
         await front.until("refused", "completed")
@@ -92,10 +93,11 @@ async def test_reads_answer_on_a_full_disk_and_readiness_names_it(disk: SmallDis
         return "cannot be written" in (await ready())[1]
 
     async with running_front(disk.path, engine) as front:
-        await front.http.post("/generate", json={"input": {"request_id": "running", "workflow_json": wait(0.3)}})
+        await front.http.post("/generate", json={"input": {"request_id": "running", "workflow_json": wait()}})
         await until(has_begun)
         disk.fill()
-        await until(has_failed, 20)
+        engine.release()
+        await until(has_failed)
         of_job = ("/result/running", "/status/running", "/api/v2/jobs/running", "/api/jobs/running")
         for path in (*of_job, "/jobs", "/queue-info"):
             reply = await front.http.get(path, timeout=10)
@@ -106,7 +108,7 @@ async def test_reads_answer_on_a_full_disk_and_readiness_names_it(disk: SmallDis
         assert (await front.http.post("/cancel/running", timeout=10)).status_code in (200, 503)
         disk.empty()
         await front.until("running", "completed", "failed", "cancelled")
-        await until(is_ready, 20)
+        await until(is_ready)
         assert (await front.sync(draw_one())).status_code == 200
 
 

@@ -91,15 +91,16 @@ async def test_jobs_that_arrive_together_are_counted_together(tmp_path: Path) ->
 async def test_a_caller_with_many_jobs_takes_turns_with_the_others(tmp_path: Path) -> None:
     settings = {"api_keys": "many,few", "caller_max_jobs_running": 1}
     async with limited(tmp_path, **settings) as front:
-        for number in range(5):  # the first long enough to be seen running on a busy machine
-            await send(front, wait(0.3 if number else 3.0), key("many"), request_id=f"many{number}")
+        for number in range(5):
+            await send(front, wait(), key("many"), request_id=f"many{number}")
         await front.until_message("many0", "Progress", key("many"))
         for number in range(2):
-            await send(front, wait(0.3), key("few"), request_id=f"few{number}")
+            await send(front, wait(), key("few"), request_id=f"few{number}")
 
         async def all_ran() -> bool:
             return len(front.engine.runs) == 7
 
+        front.engine.release_all()
         await until(all_ran)
         turns = [run.removesuffix("-1") for run in front.engine.runs]
         assert turns[:4] == ["many0", "few0", "many1", "few1"]

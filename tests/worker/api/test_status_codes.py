@@ -105,14 +105,17 @@ async def test_404_for_an_unknown_id_and_200_for_one_that_waits(front: RunningFr
 async def test_the_same_request_attaches_and_replays_on_every_route_and_409_for_another_body(
     front: RunningFront,
 ) -> None:
-    body = {"input": {"workflow_json": wait(0.3), "request_id": "same"}}
+    body = {"input": {"workflow_json": wait(), "request_id": "same"}}
     routes = ("/generate", "/generate/sync", "/generate/stream", "/generate/sync")
-    replies = await asyncio.gather(*(front.http.post(route, json=body) for route in routes))
+    asked = [asyncio.create_task(front.http.post(route, json=body)) for route in routes]
+    await asked[0]
+    front.engine.release_all()
+    replies = await asyncio.gather(*asked)
     assert [reply.status_code for reply in replies] == [202, 200, 200, 200]
     replayed = await front.http.post("/generate", json=body)
     assert (replayed.status_code, replayed.json()["status"]) == (200, "completed")
     assert front.engine.runs == ["same-1"]
-    other = {"input": {"workflow_json": wait(0.2), "request_id": "same"}}
+    other = {"input": {"workflow_json": draw(), "request_id": "same"}}
     for route in routes:
         assert (await front.http.post(route, json=other)).status_code == 409
     by_key = await front.http.post(

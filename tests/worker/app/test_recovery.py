@@ -80,11 +80,12 @@ async def test_every_acknowledged_job_ends_after_kill_9_and_ended_ones_are_not_d
     async with front_process(tmp_path, engine) as front:
         assert (await front.http.post("/generate/sync", json=body(draw(), "before"))).status_code == 200
         for name in ("running", "second", "third", "fourth"):
-            reply = await front.http.post("/generate", json=body(wait(0.5), name))
+            reply = await front.http.post("/generate", json=body(wait(), name))
             assert reply.status_code == 202
         await front.until_status("running", "generating")
         await front.send(signal.SIGKILL)
     engine.forget_everything()  # the engine went with it
+    engine.release_all()
     async with front_process(tmp_path, engine) as front:
         assert await front.status("before") == "completed"
         for name in ("running", "second", "third", "fourth"):
@@ -99,7 +100,7 @@ async def test_a_prompt_that_a_foreign_engine_still_has_is_awaited_and_not_sent_
 ) -> None:
     engine.takes_uuids_alone = takes_uuids_alone
     async with front_process(tmp_path, engine) as front:
-        await front.http.post("/generate", json=body(wait(1.2), "long"))
+        await front.http.post("/generate", json=body(wait(), "long"))
 
         async def has_begun() -> bool:
             await asyncio.sleep(0.1)  # so that "running" is on disk
@@ -108,19 +109,27 @@ async def test_a_prompt_that_a_foreign_engine_still_has_is_awaited_and_not_sent_
         await until(has_begun)
         await front.send(signal.SIGKILL)
     async with front_process(tmp_path, engine) as front:
+        assert await front.status("long") in ("pending", "generating")
+        engine.release()
         await front.until_status("long", "completed")
     assert engine.runs == [str(uuid.uuid5(NAMESPACE, "long-1")) if takes_uuids_alone else "long-1"]
 
 
 async def test_sigterm_lets_the_running_job_end_and_keeps_the_rest(tmp_path: Path, engine: FakeEngine) -> None:
     async with front_process(tmp_path, engine) as front:
-        waiting = asyncio.create_task(front.http.post("/generate/sync", json=body(wait(0.5), "running")))
+        waiting = asyncio.create_task(front.http.post("/generate/sync", json=body(wait(), "running")))
 
         async def has_begun() -> bool:
             return bool(engine.runs)
 
+        async def has_stopped() -> bool:
+            return (await front.http.get("/ready")).status_code == 503
+
         await until(has_begun)
-        assert await front.send(signal.SIGTERM) == 0
+        front.process.send_signal(signal.SIGTERM)
+        await until(has_stopped)
+        engine.release()
+        assert await front.process.wait() == 0
         assert (await waiting).status_code == 200
 
 

@@ -7,6 +7,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 from darkroom.worker.engines.client.client import EngineClient
 from darkroom.worker.engines.client.lost import PromptRecalled
@@ -32,6 +33,10 @@ async def is_waiting_at(engine: FakeEngine) -> bool:
     return engine.num_pending == 1
 
 
+async def has_jobs(front: RunningFront, num_jobs: int) -> bool:
+    return len(front.front.store.jobs) == num_jobs
+
+
 async def test_what_waits_behind_a_long_prompt_goes_to_an_engine_that_falls_idle(tmp_path: Path) -> None:
     async with two_engines(tmp_path) as (one, two, front):
         long = asyncio.create_task(front.sync(wait(60), request_id="long"))
@@ -55,13 +60,15 @@ async def test_what_waits_behind_a_long_prompt_is_not_overtaken_for_ever(tmp_pat
         long = asyncio.create_task(front.sync(wait(60), request_id="long"))
         await front.until_message("long", "Progress")
         one, two = (one, two) if one.runs else (two, one)
-        first = asyncio.create_task(front.sync(wait(0.5), request_id="short-0"))
+        first = asyncio.create_task(front.sync(wait(), request_id="short-0"))
         await front.until_message("short-0", "Progress")
         behind = [asyncio.create_task(front.sync(draw(), request_id=f"behind-{number}")) for number in (1, 2)]
         await until(lambda: is_waiting_at(one))
         await until(lambda: is_waiting_at(two))
         old = "behind-1-1" if "behind-1-1" in one.pending else "behind-2-1"
-        younger = [asyncio.create_task(front.sync(wait(0.3), request_id=f"short-{n}")) for n in range(1, 9)]
+        younger = [asyncio.create_task(front.sync(draw(), request_id=f"short-{n}")) for n in range(1, 9)]
+        await until(lambda: has_jobs(front, 12))
+        two.release()
         assert {(await task).status_code for task in (first, *behind, *younger)} == {200}
         assert two.runs.index(old) <= 6 and sorted(two.runs) == sorted({*two.runs}), two.runs
         await front.http.post("/cancel/long")
@@ -108,12 +115,20 @@ async def test_a_prompt_runs_once_whatever_breaks_while_it_moves_to_another_engi
         ):
             pool.set_fit(pool.clients[1], False)
             long, behind = f"long-{break_something.__name__}", f"behind-{break_something.__name__}"
-            waiting = asyncio.create_task(front.sync(wait(1.0), request_id=long))
+            waiting = asyncio.create_task(front.sync(wait(), request_id=long))
             moving = asyncio.create_task(front.sync(draw(), request_id=behind))
             await until(lambda: is_waiting_at(one))
             pool.set_fit(pool.clients[1], True)
             break_something(one, two)
-            assert ((await moving).status_code, (await waiting).status_code) == (200, 200), break_something
+
+            async def have_ended(jobs: tuple[asyncio.Task[Any], ...] = (moving, waiting)) -> bool:
+                for engine in (one, two):
+                    engine.release()
+                return all(job.done() for job in jobs)
+
+            assert (await moving).status_code == 200, break_something
+            await until(have_ended)
+            assert (await waiting).status_code == 200, break_something
             assert [*one.runs, *two.runs].count(f"{behind}-1") == 1, break_something
             assert f"{behind}-2" not in [*one.runs, *two.runs], break_something
 

@@ -100,12 +100,14 @@ async def test_a_stream_from_another_replica_ends_with_the_result(
     tmp_path: Path, engine: FakeEngine, broker: RedisServer, database: str, gateway: httpx.AsyncClient
 ) -> None:
     async with worker(tmp_path / "worker", engine, broker), running_gateway(broker.url, database) as other:
-        await gateway.post("/generate", json=body("one", wait(1.5)))
+        await gateway.post("/generate", json=body("one", wait()))
         events = []
         async with other.stream("GET", "/stream/one") as reply:
             async for line in reply.aiter_lines():
                 if line.startswith("data: "):
                     events.append(json.loads(line[6:]))
+                    if events[-1]["status"] == "generating":
+                        engine.release()
         assert events[0]["status"] == "queued" and "generating" in [event["status"] for event in events]
         assert events[-1]["status"] == "final_result" and events[-1]["result"]["status"] == "completed"
 
@@ -212,13 +214,14 @@ async def test_without_its_database_a_gateway_accepts_nothing_and_goes_on_with_i
     tmp_path: Path, engine: FakeEngine, broker: RedisServer, gateway: httpx.AsyncClient, postgres: PostgresServer
 ) -> None:
     async with worker(tmp_path / "worker", engine, broker):
-        await gateway.post("/generate", json=body("one", wait(2.0)))
-        await until_status(gateway, "one", "generating", "completed")
+        await gateway.post("/generate", json=body("one", wait()))
+        await until_status(gateway, "one", "generating")
         postgres.kill()
         try:
             refused = await gateway.post("/generate", json=body("two"))
             assert refused.status_code == 503 and refused.json()["error"]["code"] == "database_unreachable"
             assert (await gateway.get("/ready")).status_code == 503
+            engine.release()
         finally:
             postgres.start()
         await until_status(gateway, "one", "completed")
@@ -290,7 +293,7 @@ async def test_requests_in_runpods_form_and_in_vasts_envelope_become_jobs_of_the
         done = (await gateway.post("/runsync", json={"input": {"workflow": draw("hello")}})).json()
         assert done["status"] == "COMPLETED" and done["output"]["images"][0]["data"]
         assert (await gateway.get(f"/status/{done['id']}")).json() == done
-        queued = (await gateway.post("/run", json={"input": {"workflow_json": wait(0.2)}})).json()
+        queued = (await gateway.post("/run", json={"input": {"workflow_json": wait(0.0)}})).json()
         assert queued["status"] in ("IN_QUEUE", "IN_PROGRESS", "COMPLETED")
         ended = (await gateway.post("/runsync", json={"input": {"workflow_json": draw("ours")}})).json()
         assert ended["output"]["status"] == "completed"

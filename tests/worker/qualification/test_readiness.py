@@ -180,9 +180,13 @@ async def test_jobs_wait_for_a_benchmark_on_demand_and_none_is_refused(tmp_path:
 
 async def test_a_running_job_ends_before_a_benchmark_on_demand_begins(tmp_path: Path, engine: FakeEngine) -> None:
     async with running_front(tmp_path, engine, **measuring(tmp_path)) as front:
-        job = asyncio.create_task(front.sync(wait(0.5), request_id="job"))
+        job = asyncio.create_task(front.sync(wait(), request_id="job"))
         await front.until("job", "generating")
-        assert (await front.http.post("/benchmark")).json()["verdict"] == "pass"
+        asked = asyncio.create_task(front.http.post("/benchmark"))
+        await asyncio.sleep(0.1)
+        assert engine.runs[-1] == "job-1" and not asked.done()
+        engine.release()
+        assert (await asked).json()["verdict"] == "pass"
         assert (await job).status_code == 200
     assert len(engine.runs) - 1 - engine.runs.index("job-1") > 3
 

@@ -132,7 +132,7 @@ async def test_the_server_may_be_killed_while_a_job_runs(
     tmp_path: Path, engine: FakeEngine, kind: Kind, producer: ProducingBroker
 ) -> None:
     async with worker(tmp_path, engine, kind.server) as front:
-        await producer.put("one", body(wait(0.5)))
+        await producer.put("one", body(wait()))
         await front.until("one", "generating")
         await producer.put("two", body(draw()))
         kind.server.kill()
@@ -142,6 +142,7 @@ async def test_the_server_may_be_killed_while_a_job_runs(
             return bool(ready["status"] == "ready" and ready["broker"]["state"] == "unreachable")
 
         await until(is_reported)
+        engine.release()
         assert await front.until("one", "completed")
         await kind.server.start()
         assert (await result(producer, "one"))["status"] == "completed"

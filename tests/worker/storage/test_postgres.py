@@ -217,7 +217,7 @@ async def test_a_front_goes_on_over_a_database_that_is_gone_for_a_while(
 ) -> None:
     async with running_front(tmp_path, engine, database_url=postgres.url(database)) as front:
         assert (await front.sync(draw(), request_id="before")).status_code == 200
-        await front.http.post("/generate", json=body(wait(0.3), "running"))
+        await front.http.post("/generate", json=body(wait(), "running"))
         await front.until("running", "generating")
         postgres.kill()
         try:
@@ -226,6 +226,7 @@ async def test_a_front_goes_on_over_a_database_that_is_gone_for_a_while(
             assert "Retry-After" in refused.headers
             shown = await ready(front)
             assert shown["status"] == "not ready" and shown["database"]["state"] == "unreachable"
+            engine.release()
         finally:
             postgres.start()
         assert (await front.until("running", "completed"))["output"]
@@ -249,7 +250,8 @@ async def test_jobs_survive_kill_9_of_the_worker(
     tmp_path: Path, engine: FakeEngine, postgres: PostgresServer, database: str
 ) -> None:
     async with front_process(tmp_path, engine, DATABASE_URL=postgres.url(database)) as front:
-        await front.http.post("/generate", json=body(wait(0.3), "one"))
+        await front.http.post("/generate", json=body(wait(), "one"))
         await front.send(signal.SIGKILL)
+    engine.release_all()
     async with front_process(tmp_path, engine, DATABASE_URL=postgres.url(database)) as front:
         await front.until_status("one", "completed")

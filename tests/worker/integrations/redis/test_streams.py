@@ -60,13 +60,14 @@ async def test_a_worker_that_is_killed_leaves_its_job_to_another(
 ) -> None:
     names = {"BROKER_URL": server.url, "BROKER_LEASE_SECONDS": str(LEASE_SECONDS)}
     async with front_process(tmp_path, engine, **names) as killed:
-        await producer.put("one", body(wait(2.0)))
+        await producer.put("one", body(wait()))
 
         async def runs() -> bool:
             return len(engine.runs) == 1
 
         await until(runs)
         await killed.send(9)
+        engine.release_all()
         async with worker(tmp_path / "second", engine, server):
             assert (await result(producer, "one"))["status"] == "completed"
     assert len(engine.runs) == 2
@@ -85,7 +86,7 @@ async def test_a_worker_that_was_killed_goes_on_with_its_job(
 ) -> None:
     names = {"BROKER_URL": server.url, "BROKER_LEASE_SECONDS": "600"}
     async with front_process(tmp_path, engine, **names) as killed:
-        await producer.put("one", body(wait(1.0)))
+        await producer.put("one", body(wait()))
 
         async def runs() -> bool:
             return len(engine.runs) == 1
@@ -93,6 +94,7 @@ async def test_a_worker_that_was_killed_goes_on_with_its_job(
         await until(runs)
         await killed.send(9)
     async with front_process(tmp_path, engine, **names):
+        engine.release_all()
         assert (await result(producer, "one"))["status"] == "completed"
     assert await producer.depth() == 0
 
@@ -101,7 +103,7 @@ async def test_a_worker_that_stops_gives_back_what_it_has_not_begun(
     tmp_path: Path, engine: FakeEngine, server: RedisServer, producer: RedisBroker
 ) -> None:
     async with worker(tmp_path, engine, server, broker_lease_seconds=600, drain_timeout=30) as stopping:
-        await producer.put("begun", body(wait(1.5)))
+        await producer.put("begun", body(wait()))
         await stopping.until("begun", "generating")
         await producer.put("waiting", body(draw()))
 
@@ -110,6 +112,7 @@ async def test_a_worker_that_stops_gives_back_what_it_has_not_begun(
 
         await until(are_held)
         stopping.front.begin_to_drain()
+        engine.release()
         async with worker(tmp_path / "second", engine, server, broker_lease_seconds=600):
             assert (await result(producer, "waiting"))["status"] == "completed"
             assert (await result(producer, "begun"))["status"] == "completed"
@@ -242,9 +245,10 @@ async def test_a_worker_that_slept_through_its_lease_drops_the_job_that_another_
 ) -> None:
     names = {"BROKER_URL": server.url, "BROKER_LEASE_SECONDS": str(LEASE_SECONDS)}
     async with front_process(tmp_path, engine, **names) as asleep:
-        await producer.put("one", body(wait(3.0)))
+        await producer.put("one", body(wait()))
         await asleep.until_status("one", "generating")
         asleep.process.send_signal(signal.SIGSTOP)
+        engine.release_all()
         async with worker(tmp_path / "second", engine, server):
             first = await result(producer, "one")
             assert first["status"] == "completed"

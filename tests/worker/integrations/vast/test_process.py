@@ -51,7 +51,7 @@ async def test_a_request_outlives_its_worker_over_https_and_no_key_is_in_the_log
     url = f"https://127.0.0.1:{port}"
     async with running_engine(tmp_path) as engine, httpx.AsyncClient(verify=trusts, timeout=60) as http:
         settings = environment(autoscaler, port, http_port, certificates) | {"ENGINE_URL": engine.url}
-        body = {"auth_data": autoscaler.auth(url, 5), "payload": {"input": {"workflow_json": wait(1.0)}}}
+        body = {"auth_data": autoscaler.auth(url, 5), "payload": {"input": {"workflow_json": wait()}}}
 
         async def ask() -> httpx.Response:
             return await http.post(f"{url}/generate/sync", params={"api_key": API_KEY}, json=body)
@@ -71,6 +71,7 @@ async def test_a_request_outlives_its_worker_over_https_and_no_key_is_in_the_log
         autoscaler.statuses.clear()
         async with front_process(tmp_path / "a", port, **settings) as front:
             await autoscaler.until_status(loadtime=lambda seconds: seconds > 0)
+            engine.release()
             reply = await ask()
             assert (reply.status_code, reply.json()["status"]) == (200, "completed")
             assert (await autoscaler.until_end(5))["status"] == "Success"
