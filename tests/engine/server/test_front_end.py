@@ -160,7 +160,7 @@ async def test_the_log_is_shown_and_followed(shown: Server) -> None:
     follow: dict[str, Any] = {"clientId": "terminal", "enabled": True}
     assert (await shown.client.patch("/internal/logs/subscribe", json=follow)).status == 200
     logging.getLogger("engine.test").warning("after")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             message = await socket.receive_json()
             if message["type"] == "logs":

@@ -23,7 +23,7 @@ async def finished(server: Server, prompt_id: str) -> dict[str, Any]:
 
 
 async def entered(server: Server) -> None:
-    assert await asyncio.to_thread(server.gate.entered.wait, 20)
+    assert await asyncio.to_thread(server.gate.entered.wait, 60)
 
 
 async def test_a_prompt_runs_and_its_history_lists_its_outputs(server: Server) -> None:

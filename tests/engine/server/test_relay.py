@@ -69,7 +69,7 @@ async def test_in_a_large_run_a_node_that_begins_is_reported_though_nothing_foll
     relay.open()
     for index in range(WHOLE_UP_TO + 3):
         relay.on_event(NodeStarted("p", NodeRef.of(str(index))))
-    await asyncio.wait_for(listener.has_heard_of_all.wait(), 20)
+    await asyncio.wait_for(listener.has_heard_of_all.wait(), 60)
     assert listener.num_states < WHOLE_UP_TO + 3  # what was held back came in one message
 
 

@@ -30,7 +30,7 @@ async def server(tmp_path: Path, disk: threading.Event) -> AsyncIterator[Server]
         file = context.files.save_path("number", suffix=".txt")
 
         def write() -> None:
-            assert disk.wait(20)
+            assert disk.wait(60)
             if number == 13:
                 file.path.write_text("half")
                 raise OSError("the disk is full")
