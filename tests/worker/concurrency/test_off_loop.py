@@ -32,7 +32,7 @@ class Endless:
             self.rounds += 1
 
     async def has_ended(self) -> bool:
-        for _ in range(200):
+        for _ in range(3000):
             before = self.rounds
             await asyncio.sleep(0.02)
             if self.rounds == before:
@@ -108,7 +108,7 @@ async def test_work_that_loses_the_first_end_is_ended_again(monkeypatch: pytest.
     assert await asyncio.to_thread(endless.has_begun.wait, 30)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    for _ in range(200):
+    for _ in range(3000):
         if num_lost:
             break
         await asyncio.sleep(0.02)

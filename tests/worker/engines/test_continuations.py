@@ -75,38 +75,38 @@ def ignore(_kind: str, _data: object) -> None:
 
 async def test_a_run_ends_with_the_last_of_its_parts(client: EngineClient, engine: FakeEngine) -> None:
     kinds: list[str] = []
-    found = await client.runner.run(parts(3), "p-1", lambda kind, _: kinds.append(kind), timeout_seconds=20)
+    found = await client.runner.run(parts(3), "p-1", lambda kind, _: kinds.append(kind), timeout_seconds=60)
     assert [image["filename"] for image in found.outputs["1"]["images"]] == [f"{name}_1.png" for name in engine.runs]
     assert len(engine.runs) == 3 and kinds.count("execution_start") >= 1
     assert len(client.runs) == 0
 
 
 async def test_a_run_that_is_taken_up_again_finds_its_parts(client: EngineClient, engine: FakeEngine) -> None:
-    await client.runner.run(parts(3), "p-1", ignore, timeout_seconds=20)
-    again = await client.runner.run(parts(3), "p-1", ignore, timeout_seconds=20, is_there=True)
+    await client.runner.run(parts(3), "p-1", ignore, timeout_seconds=60)
+    again = await client.runner.run(parts(3), "p-1", ignore, timeout_seconds=60, is_there=True)
     assert len(again.outputs["1"]["images"]) == 3 and len(engine.runs) == 3
 
 
 async def test_a_cancelled_run_withdraws_the_part_that_waits(client: EngineClient, engine: FakeEngine) -> None:
     engine.hold_parts.clear()
     running = asyncio.create_task(client.runner.run(parts(100), "p-1", ignore, timeout_seconds=60))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await engine.part_begun.wait()
     running.cancel()
     engine.hold_parts.set()  # the part that runs is interrupted, but queues the next one before
     with pytest.raises(asyncio.CancelledError):
         await running
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while client.stops.is_any_open or not engine.is_idle:  # noqa: ASYNC110 - of the engine
             await asyncio.sleep(0.02)
     assert len(engine.runs) < 100
-    assert (await client.runner.run(draw(), "p-2", ignore, timeout_seconds=10)).outputs
+    assert (await client.runner.run(draw(), "p-2", ignore, timeout_seconds=60)).outputs
 
 
 async def test_the_time_of_a_run_is_that_of_all_its_parts(client: EngineClient, engine: FakeEngine) -> None:
     with pytest.raises(JobTimedOut, match="longer than 0.5 s"):
         await client.runner.run(parts(100_000), "p-1", ignore, timeout_seconds=0.5)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not engine.is_idle:  # noqa: ASYNC110 - of the engine
             await asyncio.sleep(0.02)
 
@@ -116,4 +116,4 @@ async def test_a_part_that_another_client_took_away_ends_the_job_as_cancelled(
 ) -> None:
     engine.drops_parts = True
     with pytest.raises(JobCancelled):
-        await client.runner.run(parts(3), "p-1", ignore, timeout_seconds=20)
+        await client.runner.run(parts(3), "p-1", ignore, timeout_seconds=60)

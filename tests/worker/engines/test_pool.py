@@ -215,7 +215,7 @@ async def test_prompts_that_run_side_by_side_are_neither_taken_back_nor_overtake
         for number in range(4):
             await stack.enter_async_context(pool.engine((0, number)))
         for number in range(4, 12):  # each begins and ends beside the others
-            async with asyncio.timeout(1), pool.engine((0, number)):
+            async with asyncio.timeout(60), pool.engine((0, number)):
                 assert max(pool.prompts_by_url.values()) == 3
     assert [engine.num_asked for engine in engines] == [0, 0]
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from darkroom.worker.engines.client.client import EngineClient
 from darkroom.worker.engines.client.lost import EngineLost
+from darkroom.worker.engines.client.run import Run
 from darkroom.worker.engines.loss import Loss, LossReason
 from darkroom.worker.engines.pool import EnginePool
 from darkroom.worker.engines.stopping import StopRequests
@@ -41,13 +42,20 @@ class Runs:
             if kind == "execution_start":
                 started.set()
 
-        run = self.client.runner.run(wait(), f"{name}-1", on_message, timeout_seconds=60)
-        self.tasks[name] = asyncio.create_task(run)
+        running = self.client.runner.run(wait(), f"{name}-1", on_message, timeout_seconds=60)
+        self.tasks[name] = asyncio.create_task(running)
         if len(self.tasks) == 1:
             await started.wait()
-        while not self._engine.num_pending and len(self.tasks) > 1:  # noqa: ASYNC110 - it runs in this loop
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(0.05)  # until the answer to its sending is there
+        await self.until(lambda run: run.is_sent, name)
+
+    async def until(self, is_so: Callable[[Run], bool], name: str) -> None:
+        """Wait until the client has heard something of the engine about a prompt."""
+
+        async def is_there() -> bool:
+            run = self.client.runs.get(f"{name}-1")
+            return run is not None and is_so(run)
+
+        await until(is_there)
 
     async def lose(self, reason: LossReason, running: str | None = None) -> Loss:
         loss = Loss(reason, prompt_id=self.client.runs.find_culprit(reason, running))
@@ -95,11 +103,12 @@ async def test_a_silent_engine_makes_suspects_of_the_running_prompt_and_the_next
 async def test_a_prompt_that_only_saves_is_not_what_silences_the_engine(runs: Runs, engine: FakeEngine) -> None:
     await runs.begin("saving")
     await engine.say("darkroom_saving", prompt_id="saving-1")
+    await runs.until(lambda run: run.is_past_nodes, "saving")
     await runs.begin("stuck")
     await runs.begin("behind")
     engine.is_down = True
     runs.tasks["stuck"].cancel()  # nothing has said that it has begun
-    await asyncio.sleep(0.1)
+    await asyncio.wait({runs.tasks["stuck"]})
     assert [request.prompt_id for request in runs.client.stops.running] == ["stuck-1"]
     await runs.lose(LossReason.STOP_IGNORED)
     assert runs.lost("saving").is_bystander and not runs.lost("saving").was_running
@@ -110,7 +119,7 @@ async def test_a_crash_costs_the_one_that_saves_and_the_next_an_attempt(runs: Ru
     for name in ("saving", "next", "behind"):
         await runs.begin(name)
     await engine.say("darkroom_saving", prompt_id="saving-1")
-    await asyncio.sleep(0.1)
+    await runs.until(lambda run: run.is_past_nodes, "saving")
     await runs.lose(LossReason.CRASHED)
     assert [runs.lost(name).was_running for name in ("saving", "next", "behind")] == [True, True, False]
 
@@ -122,7 +131,7 @@ async def test_of_prompts_that_ran_side_by_side_each_runs_alone_afterwards(
     for name in ("first", "second", "behind", "last"):
         await runs.begin(name)
     await engine.say("execution_start", prompt_id="second-1")
-    await asyncio.sleep(0.1)
+    await runs.until(lambda run: run.started_at is not None, "second")
     await runs.lose(reason)
     may_be = [True, True, reason is LossReason.UNRESPONSIVE, False]
     assert [runs.lost(name).is_suspect for name in runs.tasks] == may_be
@@ -153,7 +162,7 @@ async def test_a_prompt_of_the_front_itself_is_nobodys_job(runs: Runs) -> None:
     own = asyncio.create_task(
         runs.client.runner.run(wait(), "benchmark-1", lambda *_: None, timeout_seconds=60, is_own=True)
     )
-    await asyncio.sleep(0.1)
+    await runs.until(lambda run: run.started_at is not None, "benchmark")
     assert runs.client.runs.find_culprit(LossReason.CRASHED) is None
     assert runs.client.runs.find_culprit(LossReason.HUNG, "benchmark-1") is None
     own.cancel()
@@ -189,7 +198,7 @@ async def test_an_engine_of_others_that_ignores_a_cancel_is_left_alone_until_it_
 ) -> None:
     engine.ignores_interrupts = True
     async with running_front(tmp_path, engine) as front:
-        stuck = asyncio.create_task(front.sync(wait(60), request_id="stuck"))
+        stuck = asyncio.create_task(front.sync(wait(), request_id="stuck"))
         await front.until_message("stuck", "Progress")
         assert (await front.http.post("/cancel/stuck")).status_code == 200
         assert (await stuck).status_code == 499
@@ -219,7 +228,7 @@ async def test_another_engine_runs_what_waits_behind_a_stuck_prompt(tmp_path: Pa
 
         await until(are_both_up)
         one.ignores_interrupts = two.ignores_interrupts = True
-        stuck = asyncio.create_task(front.sync(wait(60), request_id="stuck"))
+        stuck = asyncio.create_task(front.sync(wait(), request_id="stuck"))
         await front.until_message("stuck", "Progress")
         await front.http.post("/cancel/stuck")
         assert (await stuck).status_code == 499
@@ -255,10 +264,10 @@ async def test_one_that_reports_seldom_has_longer_to_stop(tmp_path: Path) -> Non
 
 
 async def test_a_prompt_that_stops_leaves_the_engine_as_it_is(tmp_path: Path) -> None:
-    async with watched_engine(tmp_path, grace_seconds=1.0) as watched:
+    async with watched_engine(tmp_path, grace_seconds=2.0) as watched:
         await watched.engine.client.stops.stop("good-1", None, is_running=True, longest_gap_seconds=0.0)
         await watched.until(lambda: watched.engine.state is EngineState.UP)
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(2.5)  # longer than the grace
         assert watched.losses == []
 
 

@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from darkroom.worker.engines.client.client import EngineClient
@@ -23,7 +23,8 @@ from tests.worker.engines.child import IDLE
 from tests.worker.running_front import until
 
 CHILD = Path(__file__).with_name("child.py")
-LIMITS = HeartbeatLimits(stall_seconds=5.0, silence_seconds=0.5)
+LIMITS = HeartbeatLimits(stall_seconds=5.0, silence_seconds=60.0)
+SOON_SILENT = replace(LIMITS, silence_seconds=1.0)
 
 
 @dataclass
@@ -65,6 +66,7 @@ async def watched_engine(
     grace_seconds: float = 60.0,
     place_of_all: str | None = None,
     runs_at_once: int = 1,
+    limits: HeartbeatLimits = LIMITS,
 ) -> AsyncIterator[Watched]:
     losses: list[LossReason] = []
 
@@ -95,7 +97,7 @@ async def watched_engine(
         queue = {"queue_running": [], "queue_pending": [], **there}
         (folder / "queue.json").write_text(json.dumps(queue))
     engine = WatchedEngine(
-        client, process, lambda: pool, LIMITS, prepare, grace_seconds=grace_seconds, runs_at_once=runs_at_once
+        client, process, lambda: pool, limits, prepare, grace_seconds=grace_seconds, runs_at_once=runs_at_once
     )
     await process.start()
     watching = asyncio.create_task(engine.watch())
@@ -120,7 +122,7 @@ async def test_a_node_without_progress_gets_the_engine_replaced(tmp_path: Path) 
 
 
 async def test_a_server_that_answers_nothing_gets_replaced(tmp_path: Path) -> None:
-    async with watched_engine(tmp_path) as watched:
+    async with watched_engine(tmp_path, limits=SOON_SILENT) as watched:
         (tmp_path / "silent").touch()
         await watched.until_lost_for(LossReason.UNRESPONSIVE)
 

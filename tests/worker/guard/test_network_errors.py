@@ -101,7 +101,7 @@ def certificate(folder: Path, *, address: str = "127.0.0.1", days: int = 1) -> s
 class Row:
     url: str
     secret: str | None = SECRET
-    timeout_seconds: float = 0.5
+    timeout_seconds: float = 60.0
     is_trusted: bool = False
     attempts: int = 0
     traceparent: str = ""
@@ -112,14 +112,18 @@ class Row:
 GUARD = AddressGuard(["127.0.0.1", "nowhere.invalid"])
 
 
-async def by_webhook(url: str, _folder: Path) -> str:
+async def by_webhook(url: str, _folder: Path, timeout_seconds: float = 60.0) -> str:
     sender = WebhookSender(GUARD)
     try:
-        outcome = await sender.deliver(Row(f"{url}/hook?key={SECRET}"))
+        outcome = await sender.deliver(Row(f"{url}/hook?key={SECRET}", timeout_seconds=timeout_seconds))
         assert not outcome.is_delivered and outcome.retry_in_seconds is not None
         return outcome.error
     finally:
         await sender.close()
+
+
+async def by_impatient_webhook(url: str, folder: Path) -> str:
+    return await by_webhook(url, folder, timeout_seconds=0.5)
 
 
 async def by_put(url: str, folder: Path) -> str:
@@ -137,7 +141,7 @@ async def by_put(url: str, folder: Path) -> str:
 async def by_s3(url: str, folder: Path) -> str:
     (folder / "a.png").write_bytes(b"a")
     stores = S3Stores(GUARD)
-    target = S3Target("key", SecretStr(SECRET), "bucket", url, "auto", 1.0, 1, "path", False, False)
+    target = S3Target("key", SecretStr(SECRET), "bucket", url, "auto", 20.0, 1, "path", False, False)
     try:
         with pytest.raises(StoreFailed) as failed:
             await stores.write(target, folder / "a.png", "a.png", "image/png")
@@ -185,7 +189,7 @@ async def test_a_redirect_is_named_with_its_target_and_without_its_secrets(tmp_p
 
 async def test_an_answer_that_does_not_come_is_named(tmp_path: Path) -> None:
     async with serving(never_answer) as url:
-        await assert_cause(url, "no answer", tmp_path, (by_webhook,))
+        await assert_cause(url, "no answer", tmp_path, (by_impatient_webhook,))
 
 
 @pytest.mark.parametrize(
@@ -201,8 +205,8 @@ async def test_a_server_without_tls_is_named(tmp_path: Path) -> None:
         await assert_cause(url.replace("http:", "https:"), "TLS", tmp_path, ALL)
 
 
-async def caught(url: str, verify: ssl.SSLContext | bool = True) -> BaseException:
-    async with httpx.AsyncClient(trust_env=False, timeout=0.5, verify=verify) as http:
+async def caught(url: str, verify: ssl.SSLContext | bool = True, timeout_seconds: float = 60) -> BaseException:
+    async with httpx.AsyncClient(trust_env=False, timeout=timeout_seconds, verify=verify) as http:
         try:
             await http.get(url)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -225,7 +229,7 @@ async def test_other_causes_have_words() -> None:
     assert cause_of(await caught("http://nowhere.invalid/")) == "the host does not resolve"
     assert "http:// or https://" in cause_of(await caught("ftp://127.0.0.1/"))
     async with serving(never_answer) as url:
-        assert cause_of(await caught(url)) == "no answer in time"
+        assert cause_of(await caught(url, timeout_seconds=0.5)) == "no answer in time"
     assert cause_of(ExceptionGroup("several", [OSError(), ConnectionRefusedError(111, "x")])).startswith(
         "the connection was refused"
     )

@@ -261,8 +261,8 @@ async def test_files_that_wait_for_their_check_hold_up_nothing_else(tmp_path: Pa
     processes._slots.acquire()
     try:
         fetches = [asyncio.create_task(waiting.fetch(content, "job")) for content in contents]
-        await until(all_wait, seconds=5)
-        async with asyncio.timeout(5):
+        await until(all_wait)
+        async with asyncio.timeout(60):
             await asyncio.to_thread(int)
     finally:
         processes._slots.release()

@@ -81,7 +81,7 @@ async def test_a_job_whose_caller_leaves_while_it_is_written_is_begun_all_the_sa
 
     monkeypatch.setattr(place.store, "insert", insert_as_the_caller_leaves)
     admitting = asyncio.ensure_future(place.admission.admit("one", "hash", place.make, begin=lambda job: begun.set()))
-    await asyncio.wait_for(begun.wait(), 10)
+    await asyncio.wait_for(begun.wait(), 60)
     assert admitting.cancelled() and list(place.store.jobs) == ["one"]
 
 

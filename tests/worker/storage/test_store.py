@@ -174,7 +174,7 @@ async def test_a_change_that_fails_for_a_while_is_written_once_it_can_be(
         monkeypatch.setattr(store._commits, "commit", fail_twice)
         job.end(JobState.FAILED, "over", 9)
         row = WebhookRow("msg_1", job.id, "http://x", b"{}", None, 3.0, False, "pending", 0, 1, 1)
-        await asyncio.wait_for(store.save(job, webhook_insert(row)), 10)
+        await asyncio.wait_for(store.save(job, webhook_insert(row)), 60)
         assert await store.webhooks.due(now_ms=2) == [row]
 
 
