@@ -56,7 +56,7 @@ class LyingServer:
         with self._lock:
             self.sent_bytes += num_bytes
 
-    def wait_until_closed(self, seconds: float = 20) -> bool:
+    def wait_until_closed(self, seconds: float = 60) -> bool:
         """True once no client holds a connection."""
         deadline = time.monotonic() + seconds
         while self.num_open and time.monotonic() < deadline:

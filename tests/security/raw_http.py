@@ -43,7 +43,7 @@ class RawClient:
         head = f"{method} {path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in given.items())
         await self.send(head.encode() + b"\r\n" + body)
 
-    async def status(self, seconds: float = 20) -> int:
+    async def status(self, seconds: float = 60) -> int:
         """Return the status of the next answer. Raises EOFError where the connection ends before one."""
         async with asyncio.timeout(seconds):
             head = await self.head()

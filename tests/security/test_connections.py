@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -25,9 +26,10 @@ from tests.engine.server.certificate import write_certificate
 from tests.fakes import FakeEngine, draw
 from tests.security.front_process import FrontProcess, front_process
 from tests.security.raw_http import RawClient
-from tests.worker.running_front import RunningFront, running_front
+from tests.worker.running_front import RunningFront, running_front, until
 
 BODY = {"input": {"workflow_json": draw()}}
+LONG = 2_000_000
 ATTACKERS = ("127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")
 
 
@@ -41,7 +43,7 @@ async def connect_many(url: str, num_each: int, *, is_tls: bool | None = None) -
     for source in ATTACKERS:
         for _ in range(num_each):
             with contextlib.suppress(OSError, TimeoutError):
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(20):
                     opened.append(await RawClient.connect(url, source, is_tls=is_tls))
     return opened
 
@@ -80,16 +82,23 @@ async def test_probes_are_answered_while_every_place_is_busy(tmp_path: Path, eng
             with contextlib.suppress(ConnectionError):
                 await client.ask("POST", "/generate/sync", {"Content-Length": "1000"})
                 await client.send(b'{"input": ')
-        await asyncio.sleep(0.5)
+
+        async def is_full() -> bool:
+            with contextlib.suppress(ConnectionError, EOFError):  # one of those that gave way
+                return await probe(front, "/modifiers", "127.0.0.9") == 503
+            return False
+
+        async def has_room() -> bool:
+            return await probe(front, "/modifiers", "127.0.0.9") == 200
+
+        await until(is_full)
         for source in ("127.0.0.1", "127.0.0.9"):
             assert await probe(front, "/live", source) == 200
             assert await probe(front, "/ready", source) == 200
             assert await probe(front, "/modifiers", source) == 503
         for client in busy:
             client.close()
-        async with asyncio.timeout(20):
-            while await probe(front, "/modifiers", "127.0.0.9") != 200:  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+        await until(has_room)
 
 
 async def test_the_soft_limit_of_open_files_is_raised_to_the_hard_one(tmp_path: Path, engine: FakeEngine) -> None:
@@ -119,15 +128,15 @@ async def test_a_head_has_a_time_limit(tmp_path: Path, engine: FakeEngine) -> No
     async with running_front(tmp_path, engine, constants={"connections": {"head_seconds": 0.4}}) as front:
         silent, slow = await RawClient.connect(front.url), await RawClient.connect(front.url)
         await slow.send(b"GET /live HTTP/1.1\r\nHost: x\r\n")
-        assert await silent.is_closed_within(10)
+        assert await silent.is_closed_within(60)
         assert await slow.status() == 408
-        assert await slow.is_closed_within(10)
+        assert await slow.is_closed_within(60)
         dribbling = await RawClient.connect(front.url)
         with contextlib.suppress(ConnectionError):
             for _ in range(100):
                 await dribbling.send(b"\r\n")
                 await asyncio.sleep(0.02)
-        assert await dribbling.is_closed_within(10)
+        assert await dribbling.is_closed_within(60)
 
 
 @pytest.mark.parametrize("num_lines", [1, 2000, 200])
@@ -141,7 +150,7 @@ async def test_a_head_has_a_largest_size_and_number_of_lines(front: RunningFront
         await client.send(b"\r\n")
     with contextlib.suppress(ConnectionError):  # it may be gone before we have read its answer
         assert await client.status() == 431
-    assert await client.is_closed_within(10)
+    assert await client.is_closed_within(60)
     assert (await front.http.get("/live")).status_code == 200
 
 
@@ -152,26 +161,29 @@ async def test_a_head_within_its_limits_is_taken(front: RunningFront) -> None:
 
 
 async def test_a_body_that_stands_still_or_comes_too_slowly_ends_with_408(tmp_path: Path, engine: FakeEngine) -> None:
-    constants = {"connections": {"body_idle_seconds": 0.6, "body_bytes_per_second": 1000}}
+    constants = {"connections": {"body_idle_seconds": 2.0, "body_bytes_per_second": 1000}}
     async with running_front(tmp_path, engine, constants=constants) as front:
         still, slow, steady = [await RawClient.connect(front.url) for _ in range(3)]
         for client in (still, slow, steady):
-            await client.ask("POST", "/generate/sync", {"Content-Length": "100000"})
+            await client.ask("POST", "/generate/sync", {"Content-Length": str(LONG)})
         await still.send(b'{"input": {')
         await slow.send(b'{"input": "')
         await steady.send(b'{"input": "')
 
         async def feed(client: RawClient, piece: bytes) -> None:
             with contextlib.suppress(ConnectionError):
-                for _ in range(40):
+                while not is_over.is_set():
                     await client.send(piece)
+                    num_sent[piece] += len(piece)
                     await asyncio.sleep(0.05)
 
+        is_over, num_sent = asyncio.Event(), Counter[bytes]()
         feeding = [asyncio.create_task(feed(slow, b"a")), asyncio.create_task(feed(steady, b"a" * 1000))]
-        assert await still.status() == 408
-        assert await slow.status() == 408
+        assert await still.status(60) == 408
+        assert await slow.status(60) == 408
+        is_over.set()
         await asyncio.gather(*feeding)
-        await steady.send(b"a" * (100_000 - 11 - 40_000))
+        await steady.send(b"a" * (LONG - 11 - num_sent[b"a" * 1000]))
         assert await steady.status() == 422
         for client in (still, slow, steady):
             client.close()
@@ -186,7 +198,7 @@ async def test_what_follows_a_body_in_chunks_is_not_kept(tmp_path: Path, engine:
             for number in range(1000):
                 await client.send(b"X-%d: " % number + b"a" * 1000 + b"\r\n")
                 await asyncio.sleep(0.002)
-        assert await client.is_closed_within(10)
+        assert await client.is_closed_within(60)
 
 
 async def test_requests_sent_far_ahead_of_replies_end_the_connection(front: RunningFront) -> None:
@@ -196,7 +208,7 @@ async def test_requests_sent_far_ahead_of_replies_end_the_connection(front: Runn
     assert [await client.status() for _ in range(5)] == [200] * 5
     with contextlib.suppress(ConnectionError):
         await client.send(few * 200)
-    assert await client.is_closed_within(10)
+    assert await client.is_closed_within(60)
 
 
 async def test_a_refused_body_is_thrown_away_for_some_time_and_the_connection_goes_on(front: RunningFront) -> None:

@@ -19,7 +19,7 @@ from darkroom.worker.storage.webhook_rows import WebhookRow, webhook_insert
 from tests.worker.databases import opened
 
 PLANTED = b"planted"
-SOON_SECONDS = 20.0
+SOON_SECONDS = 60.0
 
 
 def job_with_secrets(store: JobStore) -> Job:
