@@ -80,7 +80,7 @@ async def test_jobs_go_through_the_pipeline_and_their_clients_see_progress_error
         assert "Nope" in json.dumps(await jobs.result_of("wrong"))
         jobs.give("empty", {"images": []})
         assert (await jobs.result_of("empty")) == {"error": "Missing 'workflow' parameter"}
-        jobs.give("slow", {"workflow": wait(60)})
+        jobs.give("slow", {"workflow": wait()})
         await jobs.until_updated("slow")
         await until_begun(engine, "slow-1")
         jobs.stop("slow")
@@ -116,7 +116,7 @@ async def test_a_device_that_is_lost_twice_has_the_worker_replaced(tmp_path: Pat
         running_engine(tmp_path) as engine,
         front_process(tmp_path / "a", port, ENGINE_URL=engine.url, **jobs.environment()),
     ):
-        jobs.give("lost", {"workflow": wait(60)})
+        jobs.give("lost", {"workflow": wait()})
         for attempt in (1, 2):
             await until_begun(engine, f"lost-{attempt}")
             engine.forget_everything()

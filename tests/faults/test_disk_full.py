@@ -100,12 +100,12 @@ async def test_reads_answer_on_a_full_disk_and_readiness_names_it(disk: SmallDis
         await until(has_failed)
         of_job = ("/result/running", "/status/running", "/api/v2/jobs/running", "/api/jobs/running")
         for path in (*of_job, "/jobs", "/queue-info"):
-            reply = await front.http.get(path, timeout=10)
+            reply = await front.http.get(path)
             assert reply.status_code == 200, (path, reply.text)
             assert "COMPLETED" not in reply.text and '"completed"' not in reply.text, "no end before it is on disk"
-        async with front.http.stream("GET", "/stream/running", timeout=10) as stream:
+        async with front.http.stream("GET", "/stream/running") as stream:
             assert '"final_result"' not in await anext(stream.aiter_text())
-        assert (await front.http.post("/cancel/running", timeout=10)).status_code in (200, 503)
+        assert (await front.http.post("/cancel/running")).status_code in (200, 503)
         disk.empty()
         await front.until("running", "completed", "failed", "cancelled")
         await until(is_ready)

@@ -120,7 +120,7 @@ async def test_a_store_that_hangs_with_many_files_holds_up_no_other_job(front: R
     files = {str(number): draw(str(number))["1"] for number in range(8)}
     slow = [asyncio.create_task(front.sync(files, s3=peers.s3)) for _ in range(4)]
     await peers.store.until_asked(times=8)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await send(front, "other")
     peers.store.release()
     assert {(await task).status_code for task in slow} == {200}

@@ -59,7 +59,7 @@ async def front_process(
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, files),
         )
     url = f"{'http' if tls is None else 'https'}://127.0.0.1:{port}"
-    async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False, verify=False) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False, verify=False) as http:
 
         async def is_ready() -> bool:
             assert process.returncode is None, log.read_text()

@@ -133,7 +133,7 @@ async def running_front(
 
     await until(is_started)
     url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False, verify=False) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False, verify=False) as http:
 
         async def is_ready() -> bool:
             return (await http.get("/ready")).status_code == 200

@@ -30,9 +30,9 @@ def test_runs_on_two_threads_find_their_own() -> None:
 
     def found(run: SamplingRun) -> list[SamplingRun]:
         with run.current():
-            barrier.wait(10)
+            barrier.wait(60)
             first = sampling_run()
-            barrier.wait(10)
+            barrier.wait(60)
             return [first, sampling_run()]
 
     runs = [SamplingRun(), SamplingRun()]

@@ -69,7 +69,7 @@ def test_who_leaves_early_waits_for_no_piece_that_was_not_begun(
     read = disk._read
 
     def slow(number: int, buffers: Sequence[bytearray], position: int) -> int:
-        begun.wait(5)
+        begun.wait(60)
         return read(number, buffers, position)
 
     disk._read = slow

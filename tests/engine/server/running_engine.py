@@ -25,7 +25,7 @@ class RunningEngine:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=60)
 
 
 COMMAND = (sys.executable, "-m", "darkroom.engine")

@@ -37,7 +37,7 @@ def test_it_ends_at_once_when_its_parent_is_gone(tmp_path: Path) -> None:
     process = start(tmp_path, "--liveness-fd", str(read_end), pass_fds=(read_end,))
     os.close(read_end)
     os.close(write_end)
-    _, _ = process.communicate(timeout=30)
+    _, _ = process.communicate(timeout=60)
     assert process.returncode == EXIT_PARENT_GONE
 
 
@@ -45,7 +45,7 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
     with running_engine(tmp_path) as engine:
         port = engine.url.rpartition(":")[2]
         second = start(tmp_path, "--port", port)
-        _, said = second.communicate(timeout=30)
+        _, said = second.communicate(timeout=60)
     assert second.returncode == EXIT_PORT_TAKEN
     assert f"port {port}: Address already in use" in said and "Traceback" not in said
 
@@ -63,7 +63,7 @@ def test_a_certificate_that_cannot_be_used_is_said(tmp_path: Path) -> None:
     key, certificate = write_certificate(tmp_path)
     certificate.write_text("nonsense")
     ended = start(tmp_path, "--tls-keyfile", str(key), "--tls-certfile", str(certificate))
-    _, said = ended.communicate(timeout=30)
+    _, said = ended.communicate(timeout=60)
     assert ended.returncode == EXIT_FAILED
     assert "cannot use the TLS key and certificate" in said and "Traceback" not in said
 

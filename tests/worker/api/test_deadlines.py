@@ -34,7 +34,7 @@ async def test_a_job_that_would_be_late_goes_before_those_that_have_time(tmp_pat
     async with running_front(tmp_path, engine) as front:
         await front.sync(wait(0.3))  # so that a speed is known
         pace, jobs = front.front.services.jobs.run_clock, front.front.services.jobs.store.jobs
-        await front.http.post("/generate", json={"input": {"workflow_json": wait(60), "request_id": "runs"}})
+        await front.http.post("/generate", json={"input": {"workflow_json": wait(), "request_id": "runs"}})
         await front.until_message("runs", "Progress")
         for name in ("next", "one", "two"):
             await front.http.post("/generate", json={"input": {"workflow_json": draw(), "request_id": name}})

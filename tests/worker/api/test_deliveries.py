@@ -103,7 +103,7 @@ async def test_wrong_deliveries_are_refused_with_their_field(private_front: Runn
 
 async def test_a_job_that_runs_is_not_delivered(private_front: RunningFront, store: Store) -> None:
     front = private_front
-    slow = {"1": {"class_type": "Wait", "inputs": {"seconds": 30}}}
+    slow = {"1": {"class_type": "Wait", "inputs": {"seconds": 600}}}
     await front.http.post("/generate", json={"input": {"workflow_json": slow, "request_id": "slow"}})
     reply = await front.http.post("/jobs/slow/deliver", json=store.put())
     assert (reply.status_code, reply.json()["error"]["code"]) == (409, "job_not_ended")

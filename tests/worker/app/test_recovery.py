@@ -52,7 +52,7 @@ async def front_process(tmp_path: Path, engine: FakeEngine, **names: str) -> Asy
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "darkroom.worker", env={**os.environ, **settings}, stdout=output, stderr=output
         )
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as http:
 
         async def is_ready() -> bool:
             assert process.returncode is None, log.read_text()

@@ -39,8 +39,8 @@ async def has_jobs(front: RunningFront, num_jobs: int) -> bool:
 
 async def test_what_waits_behind_a_long_prompt_goes_to_an_engine_that_falls_idle(tmp_path: Path) -> None:
     async with two_engines(tmp_path) as (one, two, front):
-        long = asyncio.create_task(front.sync(wait(60), request_id="long"))
-        short = asyncio.create_task(front.sync(wait(60), request_id="short"))
+        long = asyncio.create_task(front.sync(wait(), request_id="long"))
+        short = asyncio.create_task(front.sync(wait(), request_id="short"))
         await front.until_message("long", "Progress")
         await front.until_message("short", "Progress")
         behind = [asyncio.create_task(front.sync(draw(), request_id=name)) for name in ("behind-1", "behind-2")]
@@ -57,7 +57,7 @@ async def test_what_waits_behind_a_long_prompt_goes_to_an_engine_that_falls_idle
 
 async def test_what_waits_behind_a_long_prompt_is_not_overtaken_for_ever(tmp_path: Path) -> None:
     async with two_engines(tmp_path) as (one, two, front):
-        long = asyncio.create_task(front.sync(wait(60), request_id="long"))
+        long = asyncio.create_task(front.sync(wait(), request_id="long"))
         await front.until_message("long", "Progress")
         one, two = (one, two) if one.runs else (two, one)
         first = asyncio.create_task(front.sync(wait(), request_id="short-0"))
@@ -79,7 +79,7 @@ async def test_what_waits_at_an_engine_that_turns_out_bad_goes_to_one_that_serve
     async with two_engines(tmp_path) as (one, two, front):
         pool = front.front.services.engines.pool
         pool.set_fit(pool.clients[1], False)
-        long = asyncio.create_task(front.sync(wait(60), request_id="long"))
+        long = asyncio.create_task(front.sync(wait(), request_id="long"))
         behind = asyncio.create_task(front.sync(draw(), request_id="behind"))
         await until(lambda: is_waiting_at(one))
         pool.set_fit(pool.clients[0], False)
@@ -136,7 +136,7 @@ async def test_a_prompt_runs_once_whatever_breaks_while_it_moves_to_another_engi
 async def test_what_waits_at_the_only_engine_stays_there(tmp_path: Path, engine: FakeEngine) -> None:
     async with running_front(tmp_path, engine) as front:
         pool = front.front.services.engines.pool
-        long = asyncio.create_task(front.sync(wait(60), request_id="long"))
+        long = asyncio.create_task(front.sync(wait(), request_id="long"))
         behind = asyncio.create_task(front.sync(draw(), request_id="behind"))
         await until(lambda: is_waiting_at(engine))
         async with asyncio.TaskGroup() as group:

@@ -30,7 +30,7 @@ async def gateway_process(folder: Path, **names: str) -> AsyncIterator[tuple[asy
             env={**os.environ, **names}, stdout=output, stderr=output,
         )  # fmt: skip
     url = f"http://127.0.0.1:{port}"
-    async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
 
         async def is_ready() -> bool:
             assert process.returncode is None, log.read_text()
@@ -65,7 +65,7 @@ async def test_every_job_that_a_killed_gateway_has_acknowledged_ends_once(
                     if (await http.post("/generate", json=body)).status_code == 202:
                         acknowledged.add(f"job-{number}")
 
-            async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False) as http:
+            async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
                 sending = [asyncio.create_task(send(http, number)) for number in range(NUM_JOBS)]
 
                 async def are_some_there() -> bool:
@@ -76,7 +76,7 @@ async def test_every_job_that_a_killed_gateway_has_acknowledged_ends_once(
                 await asyncio.gather(*sending)
             (tmp_path / "worker").mkdir()
             async with (
-                httpx.AsyncClient(base_url=kept, timeout=30, trust_env=False) as http,
+                httpx.AsyncClient(base_url=kept, timeout=60, trust_env=False) as http,
                 running_front(tmp_path / "worker", engine, broker_url=broker.url),
             ):
 

@@ -309,7 +309,7 @@ async def test_a_caller_learns_when_no_engine_comes_back(
 ) -> None:
     monkeypatch.setattr(readiness, "AWAY_SECONDS", 0.5)
     async with running_front(tmp_path, engine, **measuring(tmp_path, wait(0.2))) as front:
-        job = asyncio.create_task(front.sync(wait(60), request_id="job"))
+        job = asyncio.create_task(front.sync(wait(), request_id="job"))
         await front.until("job", "generating")
         asked = asyncio.create_task(front.http.post("/benchmark"))
         await asyncio.sleep(0.2)

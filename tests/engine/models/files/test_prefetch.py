@@ -73,12 +73,12 @@ def test_a_later_prompt_replaces_an_earlier_one_and_the_end_stops_the_reading(tm
     reads = EndlessReads()
     prefetch = FilePrefetch(lambda: 2 * FILE_BYTES, lambda path: False, read=reads.read)
     prefetch.begin([first, second])
-    assert reads.begun.get(timeout=30) == "first"
+    assert reads.begun.get(timeout=60) == "first"
     prefetch.begin([later])
-    assert reads.begun.get(timeout=30) == "later" and reads.stopped.get(timeout=30) == "first"
+    assert reads.begun.get(timeout=60) == "later" and reads.stopped.get(timeout=60) == "first"
     assert reads.stopped.empty(), "the later prompt's file is being read"
     prefetch.end()
-    assert reads.stopped.get(timeout=30) == "later" and reads.begun.empty(), "the second file was not begun"
+    assert reads.stopped.get(timeout=60) == "later" and reads.begun.empty(), "the second file was not begun"
     prefetch.end()  # of no effect
 
 

@@ -123,7 +123,7 @@ async def test_a_server_that_was_never_reached_is_an_error_within_a_time_and_rea
     monkeypatch.setattr("darkroom.worker.integrations.nats.jetstream.CONNECT_AGAIN_SECONDS", 0.1)
     server.kill()
     asked = [producer.depth() for _ in range(5)]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         answers = await asyncio.gather(*asked, return_exceptions=True)
     assert {type(answer) for answer in answers} == {BrokerUnreachable}
     await server.start()

@@ -207,9 +207,9 @@ async def test_progress_goes_to_a_queue_and_a_message_in_another_one_cancels_a_r
         constants={"broker": {"num_held": 1}},
         **more,
     ) as front:
-        queues.put("running", wait(60))
+        queues.put("running", wait())
         await front.until_message("running", "Progress")
-        queues.put("waiting", wait(60))
+        queues.put("waiting", wait())
         named = {"id": {"DataType": "String", "StringValue": "waiting"}}
         cancel = queues.client.send_message
         await asyncio.to_thread(cancel, QueueUrl=queues.cancels, MessageBody="-", MessageAttributes=named)

@@ -173,7 +173,7 @@ async def test_a_request_that_is_wrong_is_422_and_no_fault_of_the_worker(vast: V
 
 
 async def test_an_engine_that_is_lost_is_502_and_an_error(vast: VastFront) -> None:
-    asked = asyncio.create_task(vast.generate(wait(30)))
+    asked = asyncio.create_task(vast.generate(wait()))
     for _ in range(2):
         runs = len(vast.engine.runs)
 
@@ -189,7 +189,7 @@ async def test_an_engine_that_is_lost_is_502_and_an_error(vast: VastFront) -> No
 
 @pytest.mark.parametrize("vast", [{"sync_grace_seconds": 0}], indirect=True)
 async def test_a_client_that_leaves_counts_as_cancelled(vast: VastFront) -> None:
-    asked = asyncio.create_task(vast.generate(wait(60)))
+    asked = asyncio.create_task(vast.generate(wait()))
     await vast.autoscaler.until_status(working_request_idxs=[1])
     asked.cancel()
     end = await vast.autoscaler.until_end(1)
@@ -485,7 +485,7 @@ async def test_more_sessions_than_allowed_are_429_and_rejected(vast: VastFront) 
 async def test_the_end_of_a_session_posts_what_its_maker_wanted_and_ends_its_jobs(vast: VastFront) -> None:
     payload = {"input": {"request_id": "farewell", "workflow_json": draw("goodbye")}}
     session_id, proof = await open_session(vast, on_close_route="/generate", on_close_payload=payload)
-    inside = asyncio.create_task(vast.post("/generate/sync", vast.envelope(wait(60), session_id)))
+    inside = asyncio.create_task(vast.post("/generate/sync", vast.envelope(wait(), session_id)))
 
     async def a_job_runs() -> bool:
         return len(vast.engine.runs) == 1

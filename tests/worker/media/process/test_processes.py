@@ -109,14 +109,14 @@ def job_of(front: int, others: set[int]) -> tuple[int, int]:
 
 
 def is_gone(pid: int) -> bool:
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while time.monotonic() < until and Path(f"/proc/{pid}").exists():
         time.sleep(0.02)
     return not Path(f"/proc/{pid}").exists()
 
 
 def has_ended(pid: int) -> bool:
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         with contextlib.suppress(FileNotFoundError):
             if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":

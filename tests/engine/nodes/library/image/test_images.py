@@ -52,7 +52,7 @@ class Studio:
         checked = self.engine.check(prompt)
         request = RunRequest("p", checked.prompt, checked.outputs, extra_data)
         future: Future[RunResult] = self.engine.submit(request, self.events.append)
-        return future.result(timeout=30)
+        return future.result(timeout=60)
 
     def images(self, result: RunResult, node_id: str) -> list[Path]:
         folders = {"output": self.settings.output_path, "temp": self.settings.temp_path}
@@ -111,7 +111,7 @@ def test_without_metadata_images_carry_nothing(tmp_path: Path) -> None:
     engine = Engine(EngineSettings(base_directory=tmp_path, cpu=True, embed_metadata=False), IMAGE_NODES)
     with engine:
         checked = engine.check({"1": blank(), "2": save("1")})
-        engine.submit(RunRequest("p", checked.prompt, checked.outputs), lambda event: None).result(timeout=30)
+        engine.submit(RunRequest("p", checked.prompt, checked.outputs), lambda event: None).result(timeout=60)
     with Image.open(tmp_path / "output" / "x_00001_.png") as image:
         assert image.info == {}
 
