@@ -26,6 +26,7 @@ class Text2Video(VideoFields):
         Literal[
             "EmptyCosmosLatentVideo",
             "EmptyHunyuanLatentVideo",
+            "EmptyHunyuanVideo15Latent",
             "EmptyLTXVLatentVideo",
             "EmptyMiniMaxH3LatentAV",
             "EmptyMochiLatentVideo",

@@ -24,7 +24,8 @@ from darkroom.modifiers.sampling_fields import (
 LATENT, POSITIVE, NEGATIVE, SAVED, IMAGE, RATED, VIDEO = "5", "6", "7", "9", "10", "11", "12"
 VAE_OUTPUT = 2  # of the loader of a checkpoint
 READS_FRAME_RATE = ("EmptyLTXVLatentVideo", "LTXVImgToVideo")  # latents of networks that are given the frame rate
-GIVES_CONDITIONING = ("LTXVImgToVideo", "WanImageToVideo")  # nodes that return both prompts, then the latent
+GIVES_CONDITIONING = ("HunyuanVideo15ImageToVideo", "LTXVImgToVideo", "WanImageToVideo")
+"""Nodes that return both prompts, then the latent."""
 GIVES_POSITIVE = ("HunyuanImageToVideo",)  # nodes that return the prompt, then the latent
 READS_PROMPT = ("MiniMaxH3ImageToVideo",)  # the same, of nodes that encode the prompt themselves
 MAKES_ONE = ("EmptyMiniMaxH3LatentAV", "MiniMaxH3ImageToVideo")  # nodes without a size of batches

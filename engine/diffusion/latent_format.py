@@ -17,6 +17,7 @@ class LatentFormat:
     `blank` is an all-grey image, for inpainting networks that are given no image.
     `stream_channels` are those of each stream of nested latents, of which the first one is the VAE's; empty for plain
     latents. `latent_channels` is the largest of them. With `takes_streams` latents may be nested.
+    `vae_channels` are those of the VAE's latents where the network takes several of their frames as one.
     """
 
     latent_channels = 4
@@ -32,6 +33,7 @@ class LatentFormat:
     blank: tuple[float, ...] | None = None
     stream_channels: tuple[int, ...] = ()
     takes_streams = False
+    vae_channels: int | None = None
 
     def process_in(self, latent: torch.Tensor) -> torch.Tensor:
         return latent * self.scale_factor

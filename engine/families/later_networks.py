@@ -56,10 +56,6 @@ class LaterNetwork:
 # The more telling first where one has the tensors of another.
 LATER_NETWORKS: tuple[LaterNetwork, ...] = (
     LaterNetwork("Ovis-Image", ("double_blocks.0.img_mlp.gate_proj.weight", "txt_in.weight")),
-    LaterNetwork(
-        "HunyuanVideo 1.5",
-        ("txt_in.individual_token_refiner.blocks.0.norm1.weight", "cond_type_embedding.weight"),
-    ),
     LaterNetwork("NewBie", ("clip_text_pooled_proj.0.weight", REFINER)),
     LaterNetwork("Ming-Image", ("__ming_image__", REFINER)),
     LaterNetwork(

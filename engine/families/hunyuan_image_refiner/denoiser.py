@@ -12,6 +12,7 @@ import torch
 from darkroom.engine.diffusion.conditions import BatchedInput, ConstantInput, spread_to_batch_size
 from darkroom.engine.diffusion.denoiser import fit
 from darkroom.engine.families.hunyuan_image.glyph_denoiser import GlyphDenoiser
+from darkroom.engine.families.hunyuan_image_refiner.vae_files import VAE_CHANNELS
 
 LARGEST_SHARE = 0.75  # of the image in what the network sees
 SEED_OFFSET = -10  # ComfyUI's, of the noise on the image
@@ -23,7 +24,7 @@ class RefinerDenoiser(GlyphDenoiser):
     comfy_name = "HunyuanImage21Refiner"
 
     def concat_cond(self, **kwargs: Any) -> torch.Tensor:
-        """Return the latent of the image [B, C, f, h, w], some of it noise; zeros without an image.
+        """Return the latent of the image [B, 64, 1, h, w], some of it noise; zeros without an image.
 
         Raises ValueError for a latent of another VAE.
         """
@@ -31,15 +32,14 @@ class RefinerDenoiser(GlyphDenoiser):
         given: torch.Tensor | None = kwargs.get("concat_latent_image")
         if given is None:
             return torch.zeros_like(noise)
-        if given.shape[1:3] != noise.shape[1:3]:
+        if given.ndim != noise.ndim or given.shape[1] != VAE_CHANNELS or not given.shape[2] == noise.shape[2] == 1:
             raise ValueError(
-                f"concat_latent_image: it is not a latent of the refiner's VAE; got {list(given.shape)}, expected "
-                f"{list(noise.shape)} in channels and frames"
+                f"concat_latent_image: it is not a latent of one image by the refiner's VAE; got shape "
+                f"{list(given.shape)} for {noise.shape[2]} frames, expected [batch, {VAE_CHANNELS}, 1, rows, columns] "
+                "for one"
             )
-        frames = given.to(device).transpose(1, 2).flatten(0, 1)  # [B * f, C, h, w]
-        fitted = fit(frames, noise)
-        latents = fitted.view(given.shape[0], -1, *fitted.shape[1:]).transpose(1, 2)
-        image = spread_to_batch_size(self.process_latent_in(latents), noise.shape[0])
+        fitted = fit(given.to(device)[:, :, 0], noise)[:, :, None]
+        image = spread_to_batch_size(self.process_latent_in(fitted), noise.shape[0])
         augmentation = float(kwargs.get("noise_augmentation", 0.0))
         if augmentation <= 0:
             return LARGEST_SHARE * image

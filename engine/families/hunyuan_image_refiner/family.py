@@ -21,13 +21,17 @@ from darkroom.engine.families.hunyuan_video.transformer_files import found_trans
 from darkroom.engine.families.transformer_files import always
 
 PATCH = (1, 1, 1)
+VIDEO_MARK = "cond_type_embedding.weight"
 FLOW = Parameterisation(flow_of, {"shift": 4.0})
 
 
 def detect(index: TensorIndex) -> Match | None:
-    """Recognise the transformer by the layers that refine its text, by patches of one cell, and without labels."""
+    """Recognise the transformer by the layers that refine its text and by patches of one cell.
+
+    HunyuanVideo's has labels, that of HunyuanVideo 1.5 kinds of tokens.
+    """
     found = found_transformer(index.shapes)
-    if found is None or found.has_labels or found.patch_shape[2:] != PATCH:
+    if found is None or found.has_labels or found.patch_shape[2:] != PATCH or VIDEO_MARK in found.names:
         return None
     return Match(2, found.names)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -58,7 +59,9 @@ class HunyuanVideoConfig:
     `in_channels` counts those of further images beside the noisy latent. `label_dim` is the width of the text's
     pooled output, 0 for a network without it. `glyph_width` is that of the text to draw, 0 for a network without it,
     and `glyph_inner` that of the layers behind. With `has_end_time` the network knows the time that a step ends at
-    (Geng et al. 2025, arXiv 2505.13447).
+    (Geng et al. 2025, arXiv 2505.13447); with `sums_times` its vector is added to that of the time, not averaged with
+    it. `image_dim` is the width of an image encoder's tokens, 0 for a network without them; with `has_kinds` there is a
+    vector for each kind of token of the condition.
     """
 
     width: int
@@ -75,6 +78,9 @@ class HunyuanVideoConfig:
     num_refiners: int = 2
     has_end_time: bool = False
     inner_factor: int = 4
+    sums_times: bool = False
+    image_dim: int = 0
+    has_kinds: bool = False
 
     @property
     def heads(self) -> int:
@@ -109,6 +115,13 @@ def hunyuan_video_config(shapes: Shapes) -> HunyuanVideoConfig:
         has_end_time=END_TIME in shapes,
         inner_factor=shapes["double_blocks.0.img_mlp.0.weight"][0] // width,
     )
+
+
+class EndTime(NamedTuple):
+    """The noise level [1] that a step ends at, and whether it is known (a tensor: asking would wait for the device)."""
+
+    level: torch.Tensor
+    is_known: torch.Tensor
 
 
 class PatchEmbedder(nn.Module):
@@ -186,6 +199,7 @@ class HunyuanVideoTransformer(nn.Module):
         guidance: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         txt_byt5: torch.Tensor | None = None,
+        clip_fea: torch.Tensor | None = None,
         guiding_frame_index: torch.Tensor | None = None,
         ref_latent: torch.Tensor | None = None,
         disable_time_r: bool = False,
@@ -197,21 +211,37 @@ class HunyuanVideoTransformer(nn.Module):
         num_own = tokens.shape[1]
         if ref_latent is not None:
             tokens, places = self._with_reference(whole_patches(ref_latent, self.config.patch), padded, tokens, places)
-        end_time = None if disable_time_r else self._end_time(timesteps, options)
+        end_time = None if disable_time_r else self._end_time(options)
         vec = self._time(timesteps, end_time, x.dtype)
         vec, spans = self._labelled(vec, y, guiding_frame_index, num_own // padded.shape[2])
         if self.config.has_guidance and guidance is not None:
             vec = vec + _beside(self.guidance_in(_embedded(guidance * TIME_FACTOR, x.dtype)), vec)
         mask = additive_mask(attention_mask, x.dtype)
         text = self.txt_in(context, timesteps, mask, options)
-        if self.config.glyph_width and txt_byt5 is not None:
-            text = torch.cat([text, self.byt5_in(txt_byt5)], dim=1)
-        out = self._blocks(tokens, text, vec, spans, places, _mask_of_all(mask, tokens, text), control, options)
+        text, mask = self.joined_text(text, mask, txt_byt5, clip_fea)
+        out = self._blocks(tokens, text, vec, spans, places, _mask_of_all(mask, tokens), control, options)
         drawn = self.final_layer(out[:, out.shape[1] - num_own :], vec, spans)
         latent = self._latent_of(drawn, padded)
         for axis, size in enumerate(x.shape[2:], start=2):
             latent = latent.narrow(axis, 0, size)
         return latent
+
+    def joined_text(
+        self,
+        text: torch.Tensor,
+        mask: torch.Tensor | None,
+        txt_byt5: torch.Tensor | None,
+        clip_fea: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the tokens of the refined text [B, T, D] with those of the text to draw behind them, and their mask.
+
+        This network has no tokens of an image encoder, `clip_fea`.
+        """
+        if not self.config.glyph_width or txt_byt5 is None:
+            return text, mask
+        glyphs = self.byt5_in(txt_byt5)
+        masks = None if mask is None else functional.pad(mask, (0, glyphs.shape[1]))
+        return torch.cat([text, glyphs], dim=1), masks
 
     def _latent_of(self, tokens: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """Return the patches [B, T, C * cells] as a latent of the size of `like`."""
@@ -231,24 +261,24 @@ class HunyuanVideoTransformer(nn.Module):
 
     # --- what modulates the blocks -----------------------------------------------------------------------------------
 
-    def _time(self, timesteps: torch.Tensor, end: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
-        """Return the vector [B, D] of the time, or the mean of that and the one of the time that the step ends at."""
+    def _time(self, timesteps: torch.Tensor, end: EndTime | None, dtype: torch.dtype) -> torch.Tensor:
+        """Return the vector [B, D] of the time, joined with that of the time that the step ends at."""
         vec: torch.Tensor = self.time_in(_embedded(timesteps, dtype))
         if end is None:
             return vec
-        end_vec: torch.Tensor = self.time_r_in(_embedded(end * TIME_FACTOR, dtype))
-        return (vec + end_vec) / 2
+        end_vec: torch.Tensor = self.time_r_in(_embedded(end.level.to(timesteps) * TIME_FACTOR, dtype))
+        joined = vec + end_vec if self.config.sums_times else (vec + end_vec) / 2
+        return torch.where(end.is_known, joined, vec)
 
-    def _end_time(self, timesteps: torch.Tensor, options: Options) -> torch.Tensor | None:
-        """Return the noise level [1] that this step ends at, None where it is not known or not asked for."""
+    def _end_time(self, options: Options) -> EndTime | None:
+        """Return the noise level that this step ends at, None for a network or a call that does not read it."""
         now, levels = options.get("sigmas"), options.get("sample_sigmas")
-        if not self.config.has_end_time or now is None or levels is None:
+        if not self.config.has_end_time or now is None or levels is None or len(levels) < 2:
             return None
-        (found,) = torch.where(now[0] == levels)
-        if not len(found) or int(found[0]) + 1 >= len(levels):
-            return None
-        end: torch.Tensor = levels[found[0] + 1]
-        return end[None].to(timesteps)
+        found = levels[:-1] == now[0].to(levels)
+        steps = torch.arange(len(found), device=levels.device)
+        first = torch.where(found, steps, len(found) - 1).min()
+        return EndTime(levels[1:].gather(0, first[None]), found.any().to(now.device))
 
     def _labelled(
         self, vec: torch.Tensor, y: torch.Tensor | None, first_time: torch.Tensor | None, tokens_a_frame: int
@@ -359,11 +389,9 @@ def additive_mask(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor
     return (mask - 1).to(dtype) * torch.finfo(dtype).max
 
 
-def _mask_of_all(mask: torch.Tensor | None, img: torch.Tensor, txt: torch.Tensor) -> torch.Tensor | None:
-    """Return the mask [B, 1, tokens] of the text's tokens and the image's; the text to draw is read."""
-    if mask is None:
-        return None
-    return functional.pad(mask, (0, txt.shape[1] - mask.shape[1] + img.shape[1]))[:, None]
+def _mask_of_all(mask: torch.Tensor | None, img: torch.Tensor) -> torch.Tensor | None:
+    """Return the mask [B, 1, tokens] of the text's tokens and the image's."""
+    return None if mask is None else functional.pad(mask, (0, img.shape[1]))[:, None]
 
 
 def _added(img: torch.Tensor, control: Control | None, place: str, index: int) -> torch.Tensor:

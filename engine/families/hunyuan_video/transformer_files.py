@@ -21,7 +21,7 @@ from darkroom.engine.families.hunyuan_video.transformer import (
 )
 from darkroom.engine.families.layouts import saved_behind
 from darkroom.engine.formats.weight_file import Names, shape_of
-from darkroom.engine.settings import DtypePolicy
+from darkroom.engine.settings import DtypeName, DtypePolicy
 
 PREFIX = "model.model."  # of checkpoints that ComfyUI saves
 IN_CHECKPOINT = ("model.diffusion_model.", PREFIX)
@@ -111,13 +111,17 @@ def lora_keys(
     return {**keys, **denoiser_keys(names, {})}
 
 
-def hunyuan_transformer(configure: Callable[[Shapes], HunyuanVideoConfig] = hunyuan_video_config) -> Network:
-    """Describe the network of a family."""
+def hunyuan_transformer(
+    configure: Callable[[Shapes], HunyuanVideoConfig] = hunyuan_video_config,
+    build: Callable[[HunyuanVideoConfig], HunyuanVideoTransformer] = HunyuanVideoTransformer,
+    prefers: tuple[DtypeName, ...] = ("bfloat16",),
+) -> Network:
+    """Describe the network of a family. `prefers` are the types to compute in, best first."""
     return Network(
         layouts=(find,),
         in_checkpoint=(layout_behind(IN_CHECKPOINT),),
         configure=configure,
-        build=HunyuanVideoTransformer,
+        build=build,
         saved=partial(saved_behind, PREFIX),
-        dtypes=DtypePolicy(prefers=("bfloat16",), computes=("float32", "bfloat16", "float64")),
+        dtypes=DtypePolicy(prefers=prefers, computes=("float32", "bfloat16", "float64")),
     )

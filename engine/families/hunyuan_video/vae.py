@@ -14,17 +14,30 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.functional import scaled_dot_product_attention
 
-from darkroom.engine.families.hunyuan_video.image_refiner_vae import FRAMES_BEFORE, FramesAttention
 from darkroom.engine.layers.frame_memory import FrameMemory
 
 # Bytes of working memory per pixel of a piece's frames and byte of the dtype, of the 128-channel network (ComfyUI's).
 ENCODE_BYTES_PER_PIXEL, DECODE_BYTES_PER_PIXEL = 1400, 2800
 MEASURED_CHANNELS = 128
 FRAMES_RATIO = 4
+FRAMES_BEFORE = 2  # that a convolution of three frames looks back
 LATENT_FRAMES_AT_ONCE = 2
 FRAMES_AT_ONCE = LATENT_FRAMES_AT_ONCE * FRAMES_RATIO
 NUM_TIME_LEVELS = 2  # the smallest ones, each of which halves the number of frames
+
+
+def pieces_of(videos: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the pieces of videos [B, 3, F, H, W] that encoders take: one frame, then eight; four at the end at least.
+
+    Frames beyond 1 + 4n are left out.
+    """
+    num_frames = 1 + (videos.shape[2] - 1) // FRAMES_RATIO * FRAMES_RATIO
+    if num_frames == 1:
+        return (videos[:, :, :1],)
+    ends = [1, *range(1 + FRAMES_AT_ONCE, num_frames, FRAMES_AT_ONCE)]
+    return torch.tensor_split(videos[:, :, :num_frames], ends, dim=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +93,25 @@ class VideoResnetBlock(nn.Module):
         h = self.conv2(functional.silu(self.norm2(h)), memory)
         out: torch.Tensor = self.nin_shortcut(x) + h
         return out
+
+
+class FramesAttention(nn.Module):
+    """Self-attention of all cells of all frames with one head."""
+
+    def __init__(self, channels: int, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+        self.q, self.k, self.v = (nn.Conv3d(channels, channels, 1) for _ in range(3))
+        self.proj_out = nn.Conv3d(channels, channels, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        normed = self.norm(x)
+        q, k, v = (
+            layer(normed).flatten(2)[:, None].transpose(2, 3).contiguous() for layer in (self.q, self.k, self.v)
+        )  # [B, 1, cells, C]
+        out = scaled_dot_product_attention(q, k, v).transpose(2, 3).reshape(x.shape)
+        attended: torch.Tensor = self.proj_out(out)
+        return x + attended
 
 
 class VideoMiddle(nn.Module):
@@ -164,10 +196,7 @@ class HunyuanVideoEncoder(nn.Module):
     def forward(self, videos: torch.Tensor) -> torch.Tensor:
         """Return the moments [B, 2C, 1 + n, h, w] of videos [B, 3, F, H, W]; frames beyond 1 + 4n are left out."""
         memory = FrameMemory()
-        num_frames = 1 + (videos.shape[2] - 1) // FRAMES_RATIO * FRAMES_RATIO
-        ends = [1, *range(1 + FRAMES_AT_ONCE, num_frames, FRAMES_AT_ONCE)]
-        pieces = torch.tensor_split(videos[:, :, :num_frames], ends, dim=2) if num_frames > 1 else (videos[:, :, :1],)
-        x = torch.cat([self._levels(piece, memory) for piece in pieces], dim=2)
+        x = torch.cat([self._levels(piece, memory) for piece in pieces_of(videos)], dim=2)
         out: torch.Tensor = self.conv_out(functional.silu(self.norm_out(self.mid(x))))
         return out
 

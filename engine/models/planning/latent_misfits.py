@@ -146,7 +146,8 @@ def _of_network(file: SafetensorsFile) -> Latents:
     made = latent_format()
     if made.stream_channels:  # of which a VAE of images decodes the first
         made = found.family.latent_format()
-    return Latents(made.latent_channels, made.latent_dimensions, found.family.label, found.family.vae.build)
+    channels = made.latent_channels if made.vae_channels is None else made.vae_channels
+    return Latents(channels, made.latent_dimensions, found.family.label, found.family.vae.build)
 
 
 def _of_vae(file: SafetensorsFile, folder: str) -> Latents | None:

@@ -64,6 +64,8 @@ HERE: Mapping[str, tuple[str, str]] = {
     "HunyuanVideoI2V": ("hunyuan_video", "image"),
     "HunyuanVideoSkyreelsI2V": ("hunyuan_video", "skyreels"),
     "HunyuanImage21": ("hunyuan_image", ""),
+    "HunyuanVideo15": ("hunyuan_video15", ""),
+    "HunyuanVideo15_SR_Distilled": ("hunyuan_video15", "super_resolution"),
     "HunyuanImage21Refiner": ("hunyuan_image_refiner", ""),
     "CosmosT2V": ("cosmos1", ""),
     "CosmosI2V": ("cosmos1", "image"),
@@ -117,8 +119,6 @@ HERE: Mapping[str, tuple[str, str]] = {
 REFUSED: Mapping[str, str] = {
     "StableAudio3": "Stable Audio 3",
     "Ovis-Image": "Ovis-Image",
-    "HunyuanVideo15": "HunyuanVideo 1.5",
-    "HunyuanVideo15_SR_Distilled": "HunyuanVideo 1.5",
     "NewBie": "NewBie",
     "ZImagePixelSpace": "Z-Image in pixel space",
     "PiD": "PiD",

@@ -10,6 +10,7 @@ import torch
 
 from darkroom.engine.families import registry
 from darkroom.engine.families.hunyuan_image.text import GLYPH, GlyphTokenizer, prompt_and_glyphs
+from darkroom.engine.families.hunyuan_image_refiner.vae_files import RefinerLatentFormat
 from darkroom.engine.families.hunyuan_video.transformer import (
     HunyuanVideoConfig,
     HunyuanVideoTransformer,
@@ -127,7 +128,18 @@ def test_a_latent_is_padded_to_whole_patches() -> None:
 def test_the_refiner_refuses_an_image_of_another_vae() -> None:
     refiner = registry.family_named("hunyuan_image_refiner")
     denoiser = refiner.denoiser_type(torch.nn.Identity())
-    with pytest.raises(ValueError, match=r"concat_latent_image: it is not a latent of the refiner's VAE"):
+    with pytest.raises(ValueError, match=r"concat_latent_image: it is not a latent of one image by the"):
         denoiser.concat_cond(
             noise=torch.zeros(1, 64, 1, 4, 4), device="cpu", concat_latent_image=torch.zeros(1, 16, 1, 4, 4)
         )
+
+
+def test_the_refiner_packs_pairs_of_latent_frames_and_gives_the_frames_back() -> None:
+    known = RefinerLatentFormat()
+    latent = torch.randn(2, 32, 3, 4, 5)
+    packed = known.process_in(latent)
+    assert packed.shape == (2, 64, 2, 4, 5)
+    torch.testing.assert_close(packed[:, :32, 0], packed[:, 32:, 0])  # the first frame stands twice
+    torch.testing.assert_close(known.process_out(packed), latent)
+    with pytest.raises(ValueError, match="latent: its frames do not make pairs; got 2 latent frames"):
+        known.process_in(latent[:, :, :2])

@@ -29,7 +29,6 @@ NEIGHBOURS: Mapping[str, tuple[str, Mapping[str, tuple[int, ...]], tuple[str, ..
     "flux": ("Ovis-Image", {"double_blocks.0.img_mlp.gate_proj.weight": (8, 8)}, ("vector_in.in_layer.weight",)),
     "lumina2": ("NewBie", {"clip_text_pooled_proj.0.weight": (8,)}, ()),
     "stable_audio": ("Stable Audio 3", {"transformer.layers.0.self_attn.q_norm.gamma": (8,)}, ()),
-    "hunyuan_video": ("HunyuanVideo 1.5", {"cond_type_embedding.weight": (3, 8)}, ("vector_in.in_layer.weight",)),
     "z_image": ("Ming-Image", {"__ming_image__": (1,)}, ()),
 }
 

@@ -108,6 +108,7 @@ def test_the_parts_of_a_text_that_networks_read_beside_its_tokens() -> None:
         "hunyuan_video": {"pooled_output"},
         "kandinsky5": {"pooled_output"},
         "kandinsky5_image": {"pooled_output"},
+        "hunyuan_video15": {"conditioning_byt5small"},
         "sd3": {"pooled_output"},
     }
 

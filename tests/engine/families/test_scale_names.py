@@ -10,7 +10,7 @@ from tests.parity.layout import checkpoint_shapes
 
 RENAMED = (
     "chroma", "chroma_radiance", "flux", "flux2", "hunyuan3d", "hunyuan_image", "hunyuan_image_refiner",
-    "hunyuan_video",
+    "hunyuan_video", "hunyuan_video15",
 )  # fmt: skip
 CHECKPOINT = "model.diffusion_model."
 

@@ -34,6 +34,7 @@ from darkroom.engine.families.hunyuan3d.transformer import Hunyuan3dConfig, Huny
 from darkroom.engine.families.hunyuan_dit.controlnet import HunyuanDitControlNet
 from darkroom.engine.families.hunyuan_dit.transformer import HunyuanDitConfig, HunyuanDitTransformer
 from darkroom.engine.families.hunyuan_video.transformer import HunyuanVideoConfig, HunyuanVideoTransformer
+from darkroom.engine.families.hunyuan_video15.transformer import HunyuanVideo15Transformer
 from darkroom.engine.families.ideogram4.transformer import Ideogram4Config, Ideogram4Transformer
 from darkroom.engine.families.joyimage.transformer import JoyImageConfig, JoyImageTransformer
 from darkroom.engine.families.kandinsky5.config import Kandinsky5Config
@@ -299,6 +300,19 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         lambda: Kandinsky5Transformer(replace(KANDINSKY5, hidden_size=256, head_dim=128, in_channels=16)),
         _image(16, 24, y=lambda drawn: drawn(BATCH, 16)),
         ("kandinsky5_image",),
+    ),
+    "hunyuan_video15": SmallTransformer(
+        lambda: HunyuanVideo15Transformer(
+            HunyuanVideoConfig(
+                **REFINED, patch=(1, 1, 1), in_channels=8, out_channels=8, glyph_width=24, glyph_inner=32,
+                has_end_time=True, sums_times=True, image_dim=16, has_kinds=True,
+            )
+        ),
+        _of(
+            (8, 2, 2, 3), 32, 1000.0,
+            {"txt_byt5": lambda drawn: drawn(BATCH, 3, 24), "clip_fea": lambda drawn: drawn(BATCH, 4, 16)},
+        ),
+        ("hunyuan_video15",),
     ),
     "hunyuan3d": SmallTransformer(
         lambda: Hunyuan3dTransformer(

@@ -58,7 +58,9 @@ def test_a_prompt_is_encoded_and_a_step_computed_on_cuda_alone(family: ModelFami
         (condition,) = convert_conditioning(encoded(family, text))
         move_to_cuda(network)
         model = denoiser(LoadedDenoiser(family, "", family.parameterisation, network))
-        x = torch.empty(BATCH, vae.latent_channels, *latent_shape(family, vae), device=CUDA)
+        packs = family.latent_format.vae_channels is not None
+        channels = family.latent_format.latent_channels if packs else vae.latent_channels
+        x = torch.empty(BATCH, channels, *latent_shape(family, vae), device=CUDA)
         inputs = with_model_inputs(condition, model, x, CUDA, "positive", {})["model_conds"]
         given = {name: value.process_cond(BATCH).cond for name, value in inputs.items()}
         denoised = model.apply_model(x, torch.empty(BATCH, device=CUDA), **given)
