@@ -235,6 +235,11 @@ def unfixable_weights(use: SamplingUse) -> str | None:
     return None
 
 
+def schedule_read(use: SamplingUse) -> str | None:
+    """Return a reason where the network reads the run's noise levels, which are none of its inputs; or None."""
+    return "the network depends on all noise levels" if getattr(use.network, "depends_on_schedule", False) else None
+
+
 class PlacedWeights:
     """Weights of a module that one use reads: where they are now, for as long as they stay there."""
 

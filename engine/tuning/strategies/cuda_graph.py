@@ -24,6 +24,7 @@ from darkroom.engine.tuning.graphs import (
     joined,
     parted,
     place_of_weights,
+    schedule_read,
     unfixable_weights,
 )
 from darkroom.engine.tuning.quality import Quality
@@ -139,7 +140,9 @@ class CudaGraph(GraphStrategy):
     conflicts = frozenset({"prompt_cache"})
 
     def unfit(self, use: SamplingUse) -> str | None:
-        found = self.graphs.obstacle or custom_code(use) or offloaded(use) or unfixable_weights(use)
+        found = (
+            self.graphs.obstacle or custom_code(use) or offloaded(use) or unfixable_weights(use) or schedule_read(use)
+        )
         if found is None and has_own_forward(use.network):
             return "nodes have replaced parts of the network"
         return found

@@ -13,7 +13,14 @@ import torch
 
 from darkroom.engine.diffusion.options import Options
 from darkroom.engine.diffusion.whole_steps import Tensors
-from darkroom.engine.tuning.graphs import MEMORY_SHARE, Graphs, PlacedWeights, graph_key, unfixable_weights
+from darkroom.engine.tuning.graphs import (
+    MEMORY_SHARE,
+    Graphs,
+    PlacedWeights,
+    graph_key,
+    schedule_read,
+    unfixable_weights,
+)
 from darkroom.engine.tuning.quality import Quality
 from darkroom.engine.tuning.strategies.cuda_graph import GraphStrategy
 from darkroom.engine.tuning.strategy import SamplingUse, Undo, custom_code, offloaded
@@ -30,13 +37,13 @@ class StepGraph(GraphStrategy):
     conflicts = frozenset({"prompt_cache"})
 
     def unfit(self, use: SamplingUse) -> str | None:
-        found = self.graphs.obstacle or custom_code(use) or offloaded(use) or unfixable_weights(use)
+        found = (
+            self.graphs.obstacle or custom_code(use) or offloaded(use) or unfixable_weights(use) or schedule_read(use)
+        )
         if found is None and use.patcher.object_patches:
             return "nodes have replaced parts of the model"
         if found is None and not hasattr(use.denoiser, "step_runner"):
             return "the model is none of the engine's"
-        if found is None and getattr(use.network, "depends_on_schedule", False):
-            return "the network depends on all noise levels"
         return found
 
     def apply(self, use: SamplingUse) -> Undo:

@@ -181,6 +181,16 @@ def test_nodes_that_reach_into_the_network_keep_it_plain(options: dict[str, Any]
         assert make_strategies()[name].unfit(changed) is not None
 
 
+@pytest.mark.parametrize("name", ["cuda_graph", "step_graph"])
+def test_a_network_that_reads_the_noise_levels_of_its_run_has_no_graph(name: str) -> None:
+    network = torch.nn.Linear(2, 2)
+    denoiser = Denoiser(network)
+    use = SamplingUse(Patcher(denoiser), denoiser, {"transformer_options": {}})
+    assert make_strategies()[name].unfit(use) != "the network depends on all noise levels"
+    network.depends_on_schedule = True
+    assert make_strategies()[name].unfit(use) == "the network depends on all noise levels"
+
+
 @pytest.mark.parametrize("name", ["fused_qkv", "bfloat16_layers"])
 def test_weights_that_are_cast_for_each_call_are_not_computed_with_as_they_are(name: str) -> None:
     unet, _, _ = random_networks("small", 0, LoadTypes(torch.float32, torch.float32, torch.float32))
