@@ -19,6 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.frame_memory import FrameMemory
+from darkroom.engine.layers.frame_norm import FrameNorm
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.video_cells import unfolded
 
@@ -77,18 +78,6 @@ def _encoder_channels(shapes: Shapes) -> tuple[int, ...]:
     layers = range(count_children(shapes, "encoder.layers"))
     changes = (f"encoder.layers.{index}.layers.0.weight" for index in layers)
     return (shapes[ENCODER_MARK][0], *(shapes[name][0] for name in changes if name in shapes))
-
-
-class FrameNorm(nn.GroupNorm):
-    """Group norm of each frame of a video [B, C, F, h, w] by itself."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__(32, channels)
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        batch, channels, frames, height, width = input.shape
-        normed = super().forward(input.transpose(1, 2).flatten(0, 1))
-        return normed.view(batch, frames, channels, height, width).transpose(1, 2)
 
 
 class PointLayer(Linear):
