@@ -22,6 +22,7 @@ BY_IMAGE = {
         batch_size=1, elevation=10.0, azimuth=30.0,
     ),
     "hunyuan3d": node("Hunyuan3Dv2Conditioning", clip_vision_output=["4", 0]),
+    "seedvr2": node("SeedVR2Conditioning", model=["1", 0], vae_conditioning=["5", 0]),
 }  # fmt: skip
 # Nodes of families whose latents become shapes, not images: the empty latent, and what saves the shape.
 OF_SHAPES = {

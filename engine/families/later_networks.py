@@ -77,9 +77,6 @@ LATER_NETWORKS: tuple[LaterNetwork, ...] = (
     LaterNetwork("TRELLIS 2", ("img2shape.t_embedder.mlp.0.weight",)),
     LaterNetwork("TRELLIS 2", ("shape2txt.t_embedder.mlp.0.weight",)),
     LaterNetwork("CogVideoX", ("blocks.0.norm1.linear.weight", "patch_embed.proj.weight")),
-    LaterNetwork("SeedVR2", (), (), {"blocks.35.mlp.vid.proj_out.weight": (0, 3072)}),
-    LaterNetwork("SeedVR2", ("blocks.31.mlp.all.proj_in_gate.weight",)),
-    LaterNetwork("SeedVR2", ("blocks.35.mlp.all.proj_in_gate.weight",)),
     LaterNetwork("Wan of another type", (WAN_LAST,), types=WAN_TYPES),
     LaterNetwork("Stable Audio 3", (AUDIO_ROTATION, "transformer.layers.0.self_attn.q_norm.gamma")),
     LaterNetwork("YuE 2", ("vae2llm.weight", "llm2vae.weight", "latent_pos_embed.pe")),
@@ -93,7 +90,6 @@ DECODER = "the VAE"
 SOUND_DECODER = "the decoder of audio"
 LATER_PARTS: tuple[LaterNetwork, ...] = (
     LaterNetwork("CogVideoX", ("decoder.mid_block.resnets.0.norm1.norm_layer.weight",), part=DECODER),
-    LaterNetwork("SeedVR2", ("decoder.up_blocks.2.upsamplers.0.upscale_conv.weight",), part=DECODER),
     LaterNetwork("Stable Audio 3", ("decoder.layers.3.transformers.0.pre_norm.alpha",), part=SOUND_DECODER),
     LaterNetwork("TRELLIS 2", ("shape_dec.blocks.1.16.to_subdiv.weight",), part=DECODER),
     LaterNetwork("TRELLIS 2", ("txt_dec.blocks.3.4.conv2.weight",), part=DECODER),

@@ -23,3 +23,7 @@ class FrameMemory:
     def hold(self, layer: nn.Module, frames: torch.Tensor) -> None:
         """Remember a tensor that is nobody else's in place of earlier ones."""
         self._frames[layer] = frames
+
+    def move(self, device: torch.device) -> None:
+        """Move what is remembered to a device."""
+        self._frames = {layer: frames.to(device) for layer, frames in self._frames.items()}

@@ -213,6 +213,10 @@ class ModelMemory:
         total = self.facts.total_bytes if self.device.has_own_memory else machine_memory.total_bytes()
         return max(0, int(total * ROOM_SHARE) - self.limits.reserve_bytes - self.limits.minimum_inference_bytes)
 
+    def free_device_bytes(self) -> int:
+        """Return the bytes of the device that are free, or are those of weights that may leave it."""
+        return self.device.free_bytes() + self.pool.report().device_bytes
+
     def types_for(self, policies: DtypePolicies) -> ResolvedSettings:
         """Return the decisions for a family's networks, which differ from `resolved` in the types alone."""
         return resolve_settings(self._settings, self.facts, policies)[0]

@@ -54,7 +54,8 @@ class ModelStore:
 
     `auxiliary` loads the models that are used along with a MODEL, `vision` those that work on images alone.
 
-    `files` has the networks that are read. For the arguments after `device` see `LoadedFiles`.
+    `files` has the networks that are read. `free_device_bytes` returns the memory that models and their work may take
+    now. For the other arguments after `device` see `LoadedFiles`.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class ModelStore:
         recent: RecentModels | None = None,
         make_room: Callable[[int], None] = lambda num_bytes: None,
         on_read: Callable[[float | None], None] = lambda seconds: None,
+        free_device_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self.files = LoadedFiles(folders, keep, recent, make_room, on_read)
         self.auxiliary = AuxiliaryModels(self.files, types)
@@ -74,6 +76,7 @@ class ModelStore:
         self._folders = folders
         self._types = types
         self._device = device
+        self.free_device_bytes = free_device_bytes
         self._tokenizer_parts = TokenizerParts(BytePairs(), self._embedding_finder)
 
     def checkpoint(self, name: str) -> tuple[Model, Clip | None, Vae | None]:

@@ -121,8 +121,8 @@ class DescribedVae(NetworkValue):
         return torch.clamp((image + 1.0) / 2.0, min=0.0, max=1.0)
 
     def vae_encode_crop_pixels(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Cut the sides of `[..., H, W, C]`, evenly, to multiples of a latent cell."""
-        if not self.crop_input:
+        """Cut the sides of `[..., H, W, C]`, evenly, to multiples of a latent cell, if the network needs that."""
+        if not self.crop_input or getattr(self.first_stage_model, "takes_any_size", False):
             return pixels
         ratio = self.downscale_ratio
         for dim in (pixels.ndim - 3, pixels.ndim - 2):

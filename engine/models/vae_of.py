@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from darkroom.engine.models.audio_vae import AudioVae
+from darkroom.engine.models.faded_video_vae import FadedVideoVae
 from darkroom.engine.models.shape_vae import ShapeVae
 from darkroom.engine.models.stretched_audio_vae import StretchedAudioVae
 from darkroom.engine.models.vae import Vae
@@ -18,4 +19,6 @@ def vae_of(weights: WeightHandle) -> Vae:
     if getattr(weights.module, "is_of_shapes", False):
         return ShapeVae(weights)
     is_of_videos = getattr(weights.module, "latent_dim", 2) == VideoVae.latent_dim
+    if is_of_videos and getattr(weights.module, "fades_tiles", False):
+        return FadedVideoVae(weights)
     return VideoVae(weights) if is_of_videos else Vae(weights)

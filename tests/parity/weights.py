@@ -84,6 +84,8 @@ FAMILY_RULES = (
     Rule(r"^gemma[23].*:.*norm\.weight$", deviation=0.1),
     Rule(r"^krea2.*\.(scale|lin)$", deviation=0.2),
     Rule(r"(\.scale|\.gamma)$", deviation=0.1, mean=1.0),
+    Rule(r"^seedvr2\w*:.*\.(attn|mlp|out)_(scale|gate)$", deviation=0.1, mean=1.0),
+    Rule(r"^seedvr2\w*:(positive|negative)_conditioning$", deviation=1.0),
     # sharper attention and stronger text where one word would hardly show
     Rule(r"^auraflow.*attn\.w1v\.weight$", gain=4.0),
     Rule(r"^qwen_image:.*norm_(q|added_k)\.weight$", deviation=0.1, mean=1.8),
@@ -163,7 +165,7 @@ def family_weights(model: str, key: str, shape: Sequence[int], last_block: int |
     """Draw one float32 tensor of any other family; `last_block` is the index of a U-Net's last output block."""
     if key.endswith(".alpha") and np.prod(shape) == 1:
         return np.full(shape, 2.0, np.float32)
-    if key.endswith("rope.inv_freq"):
+    if key.endswith(("rope.inv_freq", "rope.freqs")):
         return _frequencies(shape)
     if key.endswith(".filter"):
         return _low_pass(shape)

@@ -7,7 +7,7 @@ from functools import partial
 from darkroom.engine.diffusion.latent_format import LatentFormat
 from darkroom.engine.families.base import Network, NotRecognised, Shapes
 from darkroom.engine.families.layouts import behind_first, saved_behind
-from darkroom.engine.formats.weight_file import Names
+from darkroom.engine.formats.weight_file import Names, shape_of
 from darkroom.engine.layers.diffusers_names import vae_names
 from darkroom.engine.layers.vae_kl import TEMPORAL_MARK, AutoencoderKl, VaeConfig, vae_config
 from darkroom.engine.settings import DtypePolicy
@@ -17,6 +17,7 @@ PREFIXES = (PREFIX, "vae.", "")  # of files of the network alone
 MARK = "decoder.conv_in.weight"
 DIFFUSERS_MARK = "decoder.up_blocks.0.resnets.0.norm1.weight"
 LATENT_CHANNELS = 4
+NUM_IMAGE_AXES = 4  # of a convolution's weight; those of videos have one more
 
 
 class Sd15LatentFormat(LatentFormat):
@@ -38,7 +39,8 @@ class Sd15LatentFormat(LatentFormat):
 
 
 def _diffusers_layout(shapes: Shapes) -> Names | None:
-    return vae_names(shapes) if DIFFUSERS_MARK in shapes else None
+    is_of_images = DIFFUSERS_MARK in shapes and len(shapes.get(MARK, ())) == NUM_IMAGE_AXES
+    return vae_names(shapes) if is_of_images else None
 
 
 def _configure(shapes: Shapes) -> VaeConfig:
@@ -51,7 +53,15 @@ def _configure(shapes: Shapes) -> VaeConfig:
     return vae_config(shapes)
 
 
-LAYOUTS = (_diffusers_layout, behind_first(PREFIXES, MARK))
+_own_layout = behind_first(PREFIXES, MARK)
+
+
+def _image_layout(shapes: Shapes) -> Names | None:
+    names = _own_layout(shapes)
+    return names if names is not None and len(shape_of(names[MARK], shapes)) == NUM_IMAGE_AXES else None
+
+
+LAYOUTS = (_diffusers_layout, _image_layout)
 
 
 def autoencoder_kl(prefix: str = PREFIX) -> Network:

@@ -65,6 +65,8 @@ from darkroom.engine.families.sd3.controlnet import (
     Sd35ControlNetConfig,
 )
 from darkroom.engine.families.sd3.transformer import Sd3Config, Sd3Transformer
+from darkroom.engine.families.seedvr2.layers import SeedVr2Config
+from darkroom.engine.families.seedvr2.transformer import SeedVr2Transformer
 from darkroom.engine.families.stable_audio.transformer import StableAudioConfig, StableAudioTransformer
 from darkroom.engine.families.wan.animate import FaceAttention
 from darkroom.engine.families.wan.animate2 import WanAnimate2Config, WanAnimate2Transformer
@@ -491,6 +493,13 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
             )
         ),
         _streams(8, 192),
+    ),
+    "seedvr2": SmallTransformer(
+        lambda: SeedVr2Transformer(
+            SeedVr2Config(hidden_size=128, num_layers=4, num_separate=2, intermediate_size=256, text_dim=24)
+        ),
+        _video(16, 24, 1000.0, condition=lambda drawn: drawn(BATCH, 17, 3, 4, 6)),
+        ("seedvr2",),
     ),
     "mochi": SmallTransformer(
         lambda: MochiTransformer(
