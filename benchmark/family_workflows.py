@@ -24,6 +24,12 @@ BY_IMAGE = {
     "hunyuan3d": node("Hunyuan3Dv2Conditioning", clip_vision_output=["4", 0]),
     "seedvr2": node("SeedVR2Conditioning", model=["1", 0], vae_conditioning=["5", 0]),
 }  # fmt: skip
+# Nodes of families that restore the image they are given: at their size, and as a latent.
+RESTORING = {
+    "2": node("EmptyImage", width=64, height=64, batch_size=1, color=0x3366AA),
+    "4": node("SeedVR2Preprocess", resized_images=["2", 0]),
+    "5": node("VAEEncode", pixels=["4", 0], vae=["1", 2]),
+}
 # Nodes of families whose latents become shapes, not images: the empty latent, and what saves the shape.
 OF_SHAPES = {
     "4": node("CLIPVisionEncode", clip_vision=["1", 1], image=["2", 0], crop="center"),
@@ -109,13 +115,13 @@ def image_of_checkpoint(family: ModelFamily) -> dict[str, Any]:
     file = f"{family.name}.safetensors"
     if family.text:
         return image(node("CheckpointLoaderSimple", ckpt_name=file), family)
-    is_of_shapes = "SaveGLB" in family.nodes
-    latent = ["5", 0] if is_of_shapes else ["3", 2]
+    others = OF_SHAPES if "SaveGLB" in family.nodes else RESTORING if "SeedVR2Preprocess" in family.nodes else {}
+    latent = ["5", 0] if others else ["3", 2]
     return {
         "2": node("EmptyImage", width=80, height=64, batch_size=1, color=0x3366AA),
         "3": BY_IMAGE[family.name],
         **sampled(node("ImageOnlyCheckpointLoader", ckpt_name=file), ["3", 0], ["3", 1], latent),
-        **(OF_SHAPES if is_of_shapes else {}),
+        **others,
     }
 
 

@@ -18,7 +18,7 @@ from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Negative, Positive
 from darkroom.engine.nodes.library.free_memory import check_fits
-from darkroom.engine.nodes.markers import Labelled, Out
+from darkroom.engine.nodes.markers import Labelled, Out, Socket
 from darkroom.engine.nodes.parameters import DynamicChoice, Field
 from darkroom.engine.nodes.sockets import FRAMES, IMAGE, INT, LATENT, MODEL, Latent
 from darkroom.engine.nodes.widgets import Combo, Int
@@ -160,7 +160,7 @@ def seedvr2_temporal_chunk(
 def seedvr2_temporal_merge(
     context: NodeContext,
     *,
-    latents: Annotated[Sequence[Latent], Labelled("LATENT", "latents")],
+    latents: Annotated[Sequence[Latent], Socket("LATENT")],
     temporal_overlap: Annotated[int, Int(min=0, max=MOST_FRAMES, extra={"forceInput": True})] = 0,
 ) -> Annotated[LATENT, Out("latent")]:
     """Return the latent of a whole video, whose parts fade into each other where they overlap.

@@ -114,6 +114,8 @@ HERE: Mapping[str, tuple[str, str]] = {
     "JoyImage": ("joyimage", ""),
     "Boogu": ("boogu", ""),
     "Lens": ("lens", ""),
+    "SeedVR2": ("seedvr2", ""),
+    "SeedVR2 7B": ("seedvr2", "7b"),
 }
 # Class of the network -> name by which its files are refused.
 REFUSED: Mapping[str, str] = {
@@ -125,8 +127,6 @@ REFUSED: Mapping[str, str] = {
     "PixelDiTT2I": "PixelDiT",
     "Hunyuan3Dv2_1": "Hunyuan3D 2.1",
     "TripoSplat": "TripoSplat",
-    "SeedVR2": "SeedVR2",
-    "SeedVR2 7B": "SeedVR2",
     "RT_DETR_v4": "RT-DETR v4",
     "SAM3": "SAM 3",
     "SAM31": "SAM 3",
