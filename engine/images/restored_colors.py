@@ -63,7 +63,7 @@ METHODS: Final[Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def _low_frequencies(frame: torch.Tensor) -> torch.Tensor:
-    """Return what is left of a frame after blurs of radii of 1, 2, 4, 8, and 16, small frames of smaller ones."""
+    """Return a frame behind blurs of radii of 1, 2, 4, 8, and 16; those of small frames are smaller."""
     kernel = frame.new_tensor(BLUR).expand(frame.shape[0], 1, 3, 3)
     most = max(1, min(frame.shape[1:]) // LARGEST_SHARE)
     image = frame[None]

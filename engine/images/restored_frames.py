@@ -5,6 +5,7 @@ IMAGE is float32 `[F, H, W, C]`, 0..1, or `[B, F, H, W, C]`, which are several v
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 
@@ -69,10 +70,9 @@ class RestoredFrames:
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         """Yield each frame [H, W, C], float32."""
-        for index, frame in enumerate(self._frames()):
+        last = (self._num_videos - 1) * self._given_frames + self._num_frames
+        for index, frame in enumerate(itertools.islice(self._frames(), last)):
             video, place = divmod(index, self._given_frames)
-            if video >= self._num_videos:
-                return
             if place < self._num_frames:
                 yield self._restored(frame, video, place)
 

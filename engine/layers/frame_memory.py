@@ -7,9 +7,13 @@ from torch import nn
 
 
 class FrameMemory:
-    """The last frames of what each layer has seen of a video, while it passes through a network in pieces."""
+    """The last frames of what each layer has seen of a video, while it passes through a network in pieces.
 
-    def __init__(self) -> None:
+    `is_whole`: the video passes in one piece, such as an image, so that nothing is remembered.
+    """
+
+    def __init__(self, *, is_whole: bool = False) -> None:
+        self._is_whole = is_whole
         self._frames: dict[nn.Module, torch.Tensor] = {}
 
     def of(self, layer: nn.Module) -> torch.Tensor | None:
@@ -18,11 +22,16 @@ class FrameMemory:
 
     def keep(self, layer: nn.Module, frames: torch.Tensor) -> None:
         """Remember frames in place of earlier ones; copied, so that the rest of the piece can be freed."""
-        self.hold(layer, frames.clone())
+        if not self._is_whole:
+            self.hold(layer, frames.clone())
 
     def hold(self, layer: nn.Module, frames: torch.Tensor) -> None:
         """Remember a tensor that is nobody else's in place of earlier ones."""
         self._frames[layer] = frames
+
+    def forget(self) -> None:
+        """Free what is remembered, behind the end of a video."""
+        self._frames.clear()
 
     def move(self, device: torch.device) -> None:
         """Move what is remembered to a device."""

@@ -29,12 +29,8 @@ class FadedVideoVae(VideoVae):
         return self._decode_bytes_at_once((1, *samples.shape[1:3], *sides))
 
     def _decoded_in_tiles(self, samples: torch.Tensor, tiling: TimeTiling) -> torch.Tensor:
-        with self.patcher.in_use(working_bytes=self._tile_decode_bytes(samples, tiling)) as network:
-            decode = partial(self._decode_tile, network)
-            videos = torch.cat(
-                [run_in_faded_tiles(item, decode, self._decoding(tiling)) for item in torch.split(samples, 1)]
-            )
-        return self.process_output(videos).movedim(1, -1)
+        frames = self._stream(samples, partial(self._tiled_frames, samples, tiling)).whole()
+        return frames.unflatten(0, (samples.shape[0], -1))
 
     @torch.no_grad()
     def _tiled_frames(self, samples: torch.Tensor, tiling: TimeTiling) -> Iterator[torch.Tensor]:
@@ -49,14 +45,19 @@ class FadedVideoVae(VideoVae):
                 sides = (item.shape[3], item.shape[4])
                 places = faded.places(sides)
                 tiles = [network.decoding_memory() for _ in places]
-                for stretch in torch.split(item, self._stretch_frames(tuple(item.shape)), dim=2):
+                at_once = self._stretch_frames()
+                for start in range(0, item.shape[2], at_once):
+                    stretch, is_last = item[:, :, start : start + at_once], start + at_once >= item.shape[2]
                     total = FadedSum(faded, sides)
                     for place, memory in zip(places, tiles, strict=True):
                         (top, height), (left, width) = place
                         cells = stretch[..., top : top + height, left : left + width]
                         memory.move(self.device)
                         total.add(place, self._decoded_stretch(network, cells, memory))
-                        memory.move(self.output_device)
+                        if is_last:
+                            memory.forget()
+                        else:
+                            memory.move(self.output_device)
                     yield self._as_frames(total.result())
 
     def _decoded_stretch(self, network: Network, cells: torch.Tensor, memory: object) -> torch.Tensor:
@@ -64,7 +65,7 @@ class FadedVideoVae(VideoVae):
         pieces = network.decoded_pieces(cells.to(self.device, self.vae_dtype), memory)
         return torch.cat([piece.to(self.output_device).float() for piece in pieces], dim=2)
 
-    def _stretch_frames(self, shape: tuple[int, ...]) -> int:
+    def _stretch_frames(self) -> int:
         """Return the number of latent frames of a stretch, which as frames take what layers remember."""
         remembered: int = self.first_stage_model.remembered_values_per_pixel * self.vae_dtype.itemsize
         frames = remembered // (self.output_channels * FLOAT32_BYTES)

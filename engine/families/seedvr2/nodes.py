@@ -165,12 +165,19 @@ def seedvr2_temporal_merge(
 ) -> Annotated[LATENT, Out("latent")]:
     """Return the latent of a whole video, whose parts fade into each other where they overlap.
 
-    Raises ValueError for parts of different sizes, and for a part but the last one that is shorter than the first.
+    Raises ValueError for parts of different sizes, for a part but the last one of another length than the first, and
+    for a last one that is shorter than the overlap.
     """
     overlaps: Any = temporal_overlap  # all inputs come as lists
     parts = [item["samples"] for item in latents]
     _check_parts(parts)
-    merged: Latent = {**latents[0], "samples": _merged(parts, overlaps[0])}
+    overlap = min(overlaps[0], parts[0].shape[2] - 1)
+    if parts[-1].shape[2] < overlap:
+        raise ValueError(
+            f"temporal_overlap: longer than the last part; got {overlap} latent frames, expected at most "
+            f"{parts[-1].shape[2]}"
+        )
+    merged: Latent = {**latents[0], "samples": _merged(parts, overlap)}
     merged.pop("noise_mask", None)
     return merged
 
@@ -214,23 +221,12 @@ def _check_parts(parts: Sequence[torch.Tensor]) -> None:
 
 def _merged(parts: Sequence[torch.Tensor], overlap: int) -> torch.Tensor:
     """Return parts [B, C, f, h, w] as one video; those of the overlap are a mean whose weights fall along a cosine."""
-    first = parts[0]
-    if overlap == 0 or len(parts) == 1:
-        return torch.cat(list(parts), dim=2)
-    length = first.shape[2]
-    step = length - min(overlap, length - 1)
-    total = step * (len(parts) - 1) + parts[-1].shape[2]
-    merged = first.new_empty(*first.shape[:2], total, *first.shape[3:])
-    merged[:, :, :length] = first
-    filled = length
+    step = parts[0].shape[2] - overlap
+    merged = torch.cat([parts[0], *(part[:, :, overlap:] for part in parts[1:])], dim=2)
+    weights = _fading(overlap).to(merged).view(1, 1, -1, 1, 1)
     for index, part in enumerate(parts[1:], start=1):
-        start, own = index * step, part.shape[2]
-        fade = max(0, min(filled - start, own))
-        weights = _fading(fade).to(part).view(1, 1, -1, 1, 1)
-        shared = merged[:, :, start : start + fade]
-        merged[:, :, start : start + fade] = shared * weights + part[:, :, :fade] * (1.0 - weights)
-        merged[:, :, start + fade : start + own] = part[:, :, fade:]
-        filled = start + own
+        both = merged.narrow(2, index * step, overlap)
+        both.mul_(weights).add_(part[:, :, :overlap] * (1.0 - weights))
     return merged
 
 

@@ -181,7 +181,8 @@ class SeedVr2Transformer(nn.Module):
         self, video: torch.Tensor, text: torch.Tensor, time: torch.Tensor, windows: WindowedTokens, options: Options
     ) -> torch.Tensor:
         """Return the video [B, T, D] after all blocks, or what nodes put in their place."""
-        rotations = [self._rotations(windows.positions[0, kind], text.shape[1], kind) for kind in range(KINDS)]
+        kinds = range(min(KINDS, len(self.blocks)))
+        rotations = [self._rotations(windows.positions[0, kind], text.shape[1], kind) for kind in kinds]
         tokens = [(windows.order[0, kind], windows.places[0, kind]) for kind in range(KINDS)]
         replaced = options.get("patches_replace", {}).get("dit", {})
         for index, block in enumerate(self.blocks):

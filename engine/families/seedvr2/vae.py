@@ -7,6 +7,7 @@ that a video passes in pieces with the same result. Module names are those of th
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -27,11 +28,11 @@ NUM_TIME_LEVELS = 2  # that halve or double the number of frames
 EPS = 1e-6
 MARK = "decoder.up_blocks.2.upsamplers.0.upscale_conv.weight"
 
-# Numbers of working memory by pixel of a frame of a piece, of the 128-channel network: the largest layer's input of
-# 256 channels, its norm, its padding and the result.
-DECODE_VALUES_PER_PIXEL, ENCODE_VALUES_PER_PIXEL = 1400, 700
-# Numbers that layers remember of the frames before, by pixel of a frame, of the same network.
-REMEMBERED_VALUES_PER_PIXEL = 4100
+# Numbers of working memory by pixel of each frame of a piece, of the network of 128 channels, measured as the most that
+# tensors hold at a time in the layers at full size: their input, its norm, its padding and the result.
+DECODE_VALUES_PER_PIXEL, ENCODE_VALUES_PER_PIXEL = 1750, 1100
+# Numbers by pixel of a frame that layers remember of the frames before, measured with the same network.
+DECODE_REMEMBERED_PER_PIXEL, ENCODE_REMEMBERED_PER_PIXEL = 4350, 1400
 MEASURED_CHANNELS = 128
 
 
@@ -277,13 +278,13 @@ class SeedVr2Vae(nn.Module):
     def encode_bytes(self, shape: tuple[int, ...]) -> int:
         """Return the working memory for encoding one video of the shape [B, 3, F, H, W], for a byte of the dtype."""
         *_, frames, height, width = shape
-        return self._bytes(frames, height * width, ENCODE_VALUES_PER_PIXEL)
+        return self._bytes(frames, height * width, ENCODE_VALUES_PER_PIXEL, ENCODE_REMEMBERED_PER_PIXEL)
 
     def decode_bytes(self, shape: tuple[int, ...]) -> int:
         """Return the working memory for decoding one latent of the shape [B, 16, f, h, w], for a byte of the dtype."""
         *_, latent_frames, height, width = shape
-        frames = 1 + (latent_frames - 1) * FRAMES_RATIO
-        return self._bytes(frames, height * width * self.downscale_ratio**2, DECODE_VALUES_PER_PIXEL)
+        frames, frame_px = 1 + (latent_frames - 1) * FRAMES_RATIO, height * width * self.downscale_ratio**2
+        return self._bytes(frames, frame_px, DECODE_VALUES_PER_PIXEL, DECODE_REMEMBERED_PER_PIXEL)
 
     @staticmethod
     def decoding_memory() -> FrameMemory:
@@ -293,11 +294,10 @@ class SeedVr2Vae(nn.Module):
     @property
     def remembered_values_per_pixel(self) -> int:
         """Numbers that layers remember between pieces by pixel of a frame, for decoding."""
-        return REMEMBERED_VALUES_PER_PIXEL * self.config.level_channels[0] // MEASURED_CHANNELS
+        return DECODE_REMEMBERED_PER_PIXEL * self.config.level_channels[0] // MEASURED_CHANNELS
 
-    def _bytes(self, frames: int, frame_px: int, values_per_pixel: int) -> int:
-        remembered = REMEMBERED_VALUES_PER_PIXEL if frames > 1 else 0
-        values = min(frames, FRAMES_RATIO) * values_per_pixel + remembered
+    def _bytes(self, frames: int, frame_px: int, values_per_pixel: int, remembered_per_pixel: int) -> int:
+        values = min(frames, FRAMES_RATIO) * values_per_pixel + (remembered_per_pixel if frames > 1 else 0)
         return frame_px * values * self.config.level_channels[0] // MEASURED_CHANNELS
 
     def encode(self, videos: torch.Tensor) -> torch.Tensor:
@@ -306,8 +306,10 @@ class SeedVr2Vae(nn.Module):
 
     def encoded_from_pieces(self, pieces: Iterable[torch.Tensor]) -> torch.Tensor:
         """Return the latents of videos that come in pieces of 4 frames [B, 3, f, H, W], the last one of fewer."""
-        memory = FrameMemory()
-        moments = [self.encoder(piece, memory) for piece in pieces]
+        left = iter(pieces)
+        first = next(left)
+        memory = FrameMemory(is_whole=first.shape[2] < FRAMES_RATIO)
+        moments = [self.encoder(piece, memory) for piece in itertools.chain((first,), left)]
         return torch.cat([item.chunk(2, dim=1)[0] for item in moments], dim=2) * SCALE
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
@@ -319,6 +321,6 @@ class SeedVr2Vae(nn.Module):
 
         With a `memory` they go on where the latents before them ended.
         """
-        memory = FrameMemory() if memory is None else memory
+        memory = FrameMemory(is_whole=latents.shape[2] == 1) if memory is None else memory
         for piece in torch.split(latents, 1, dim=2):
             yield self.decoder(piece / SCALE, memory)

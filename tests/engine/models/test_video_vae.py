@@ -182,7 +182,7 @@ def test_an_image_of_hunyuan_video_takes_the_memory_of_one_frame_and_videos_that
     assert piece == longer and 7 < piece / image < 8.5  # pieces have eight frames
 
 
-@pytest.mark.parametrize("family", ["wan", "wan22", "ltx_video", "mochi", "cosmos1"])
+@pytest.mark.parametrize("family", ["wan", "wan22", "ltx_video", "mochi", "cosmos1", "seedvr2"])
 def test_the_frames_of_every_family_are_the_same_bits_streamed_and_in_a_tensor(family: str) -> None:
     _, _, network = random_networks("small", 1, LoadTypes(vae=torch.float32), family=family_named(family))
     vae = vae_of(ModelMemory(EngineSettings(cpu=True)).keep("vae", network, role="vae"))
