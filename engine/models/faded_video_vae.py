@@ -30,7 +30,7 @@ class FadedVideoVae(VideoVae):
 
     def _decoded_in_tiles(self, samples: torch.Tensor, tiling: TimeTiling) -> torch.Tensor:
         frames = self._stream(samples, partial(self._tiled_frames, samples, tiling)).whole()
-        return frames.unflatten(0, (samples.shape[0], -1))
+        return frames.view(samples.shape[0], -1, *frames.shape[1:])
 
     @torch.no_grad()
     def _tiled_frames(self, samples: torch.Tensor, tiling: TimeTiling) -> Iterator[torch.Tensor]:

@@ -148,17 +148,17 @@ class WindowAttention(nn.Module):
         batch, num_tokens, hidden = text.shape
         for count, length in sizes:
             stop = start + count * length
-            joined = [
+            q, k, v = (
                 torch.cat(
                     [
-                        own[:, start:stop].unflatten(1, (count, length)),
+                        own[:, start:stop].view(batch, count, length, hidden),
                         others.unsqueeze(1).expand(-1, count, -1, -1),
                     ],
                     dim=2,
                 ).flatten(0, 1)
                 for own, others in zip(video_qkv, text_qkv, strict=True)
-            ]
-            out = optimized_attention(*joined, self.heads, transformer_options=options)
+            )
+            out = optimized_attention(q, k, v, self.heads, transformer_options=options)
             out = out.view(batch, count, length + num_tokens, hidden)
             attended.append(out[:, :, :length].reshape(batch, -1, hidden))
             seen.append(out[:, :, length:].sum(1))
@@ -171,7 +171,7 @@ class WindowAttention(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return queries and keys, normalised and rotated, and values, of all heads [B, n, D]."""
         q, k, v = qkv.chunk(3, dim=-1)
-        q, k = (item.unflatten(-1, (self.heads, HEAD_DIM)) for item in (q, k))
+        q, k = (item.view(*item.shape[:2], self.heads, HEAD_DIM) for item in (q, k))
         q, k = self.rotary_heads([(q, norm_q)], [(k, norm_k)], rotation)
         return q.flatten(2), k.flatten(2), v
 

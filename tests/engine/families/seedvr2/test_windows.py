@@ -23,7 +23,7 @@ every_grid = pytest.mark.parametrize("grid", GRIDS)
 def windows(tokens: WindowedTokens, kind: int) -> list[torch.Tensor]:
     """Return the indices of the tokens of each window."""
     lengths = [length for count, length in tokens.sizes[kind] for _ in range(count)]
-    return list(tokens.order[0, kind].split(lengths))
+    return list(torch.split(tokens.order[0, kind], lengths))
 
 
 def test_an_image_of_the_reference_size_has_three_windows_a_side() -> None:
