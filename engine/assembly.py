@@ -13,6 +13,7 @@ import torch
 from darkroom.engine.diffusion.sampling_tables import SamplingTables
 from darkroom.engine.environment import Environment, free_bytes
 from darkroom.engine.families.base import ModelFamily
+from darkroom.engine.families.vision_family import VisionFamily
 from darkroom.engine.formats.fill import Destination
 from darkroom.engine.housekeeping import Housekeeping
 from darkroom.engine.images.decode import BYTES_PER_PIXEL
@@ -233,9 +234,9 @@ def _model_store(
     def types(resolved: ResolvedSettings) -> LoadTypes:
         return _load_types(settings, memory, resolved)
 
-    def types_of_family(family: ModelFamily) -> LoadTypes:
+    def types_of_family(family: ModelFamily | VisionFamily) -> LoadTypes:
         resolved = memory.types_for(family.dtypes)
-        if family.text_dtypes is None or settings.dtypes.text_encoder:
+        if isinstance(family, VisionFamily) or family.text_dtypes is None or settings.dtypes.text_encoder:
             return types(resolved)
         return replace(
             types(resolved),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
-from darkroom.contract.errors import PromptRejected
+from darkroom.contract.errors import Problem, PromptRejected
 from darkroom.contract.graph.file_names import is_pending
-from darkroom.contract.graph.prompt import parse_prompt
+from darkroom.contract.graph.prompt import Prompt, parse_prompt
 from darkroom.contract.graph.size import GraphLimits
 from darkroom.contract.graph.spec import NodeRules
 from darkroom.contract.graph.switches import without_left_out
@@ -29,6 +29,7 @@ from darkroom.engine.models.files.folders import ModelFolders
 from darkroom.engine.models.files.header_answers import HeaderAnswers
 from darkroom.engine.models.planning.latent_misfits import LatentMisfits
 from darkroom.engine.models.planning.memory_plan import MemoryPlan, MemoryPlanner, MissingFile, Target, card_item_bytes
+from darkroom.engine.models.planning.vision_misfits import VisionMisfits
 from darkroom.engine.nodes.base import NodeEnvironment
 from darkroom.engine.nodes.catalogue import Catalogue
 from darkroom.engine.nodes.needs import PromptNeeds, needs_of
@@ -52,7 +53,8 @@ class PromptChecks:
         self._environment = environment
         self._folders = folders
         self._memory = memory
-        self._misfits = LatentMisfits(folders, answers)
+        self._latent_misfits = LatentMisfits(folders, answers)
+        self._vision_misfits = VisionMisfits(folders, answers)
 
     def check(
         self, prompt: object, partial_execution_targets: Collection[str] | None = None, arriving: Collection[str] = ()
@@ -61,7 +63,7 @@ class PromptChecks:
         names = frozenset(path.partition("/")[2] for path in arriving)
         excuses = partial(is_pending, names)
         return check_prompt(
-            prompt, self._rules_of_now(), partial_execution_targets, self._limits, excuses, self._misfits.find
+            prompt, self._rules_of_now(), partial_execution_targets, self._limits, excuses, self._misfits
         )
 
     def find_problems(
@@ -72,7 +74,7 @@ class PromptChecks:
         Raises `PromptRejected` when the data is no prompt at all, or is too large.
         """
         return find_problems(
-            prompt, self._rules_of_now(), partial_execution_targets, self._limits, excuses, self._misfits.find
+            prompt, self._rules_of_now(), partial_execution_targets, self._limits, excuses, self._misfits
         )
 
     def needs_of(self, prompt: object) -> PromptNeeds:
@@ -101,6 +103,10 @@ class PromptChecks:
         nodes, find_rules = parse_prompt(prompt), self._rules_of_now()
         left_out = left_out_in(nodes, find_rules).nodes
         return planner.plan({name: node for name, node in nodes.items() if name not in left_out}, find_rules)
+
+    def _misfits(self, prompt: Prompt, rules: Mapping[str, NodeRules]) -> Mapping[str, Problem]:
+        """Return the problem of each node whose model or VAE does not fit what it is used for, by node id."""
+        return {**self._latent_misfits.find(prompt, rules), **self._vision_misfits.find(prompt, rules)}
 
     def _running(self, prompt: Mapping[str, object]) -> Mapping[str, object]:
         """Return a prompt without what switches leave out; as it is where it has a malformed node."""

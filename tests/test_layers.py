@@ -63,10 +63,13 @@ BELOW_FAMILIES: dict[str, frozenset[str]] = {
 }
 KNOWN_OF_FAMILIES = (
     "engine.families.base", "engine.families.comfyui_text_types", "engine.families.registry",
-    "engine.families.unsupported",
+    "engine.families.unsupported", "engine.families.vision_family",
 )  # fmt: skip
 MODELS_IN_USE = (*CORE, "contract", *KNOWN_OF_FAMILIES, *BELOW_FAMILIES)
-FAMILIES = tuple(sorted(path.parent.name for path in (ROOT / "engine" / "families").glob("*/family.py")))
+DESCRIPTIONS = ("family.py", "vision.py")
+FAMILIES = tuple(
+    sorted(path.parent.name for name in DESCRIPTIONS for path in (ROOT / "engine" / "families").glob(f"*/{name}"))
+)
 # Node classes made for one family lie in its folder and belong to the layer of all nodes: they import what nodes may,
 # and nothing imports them.
 NODES_OF_FAMILIES = tuple(
@@ -584,7 +587,8 @@ def lineages() -> dict[str, tuple[str, ...]]:
     """Return the families that each family declares in its `FAMILY` to build on."""
     found = {}
     for family in FAMILIES:
-        described = nodes_of(ROOT / "engine" / "families" / family / "family.py")
+        folder = ROOT / "engine" / "families" / family
+        described = [node for name in DESCRIPTIONS if (folder / name).exists() for node in nodes_of(folder / name)]
         keywords = [keyword for node in described if isinstance(node, ast.Call) for keyword in node.keywords]
         declared = [ast.literal_eval(keyword.value) for keyword in keywords if keyword.arg == "lineage"]
         found[family] = tuple(name for names in declared for name in names)

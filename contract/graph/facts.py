@@ -106,6 +106,9 @@ class NodeFacts:
     parts_streams: str = ""
     """Input with a LATENT of several streams, of which its first output is the first."""
 
+    reads_images_with: str = ""
+    """Family of the network that its MODEL has to be: one that reads images and denoises nothing."""
+
     random_family: str = ""
     """Input that names the family of the random weights of which it makes a model, without a file."""
 

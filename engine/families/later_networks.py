@@ -81,7 +81,6 @@ LATER_NETWORKS: tuple[LaterNetwork, ...] = (
     LaterNetwork("Stable Audio 3", (AUDIO_ROTATION, "transformer.layers.0.self_attn.q_norm.gamma")),
     LaterNetwork("YuE 2", ("vae2llm.weight", "llm2vae.weight", "latent_pos_embed.pe")),
     LaterNetwork("RT-DETR v4", ("encoder.pan_blocks.1.cv4.conv.weight",)),
-    LaterNetwork("SAM 3", ("detector.backbone.vision_backbone.trunk.blocks.0.attn.qkv.weight",)),
     LaterNetwork(
         "Depth Anything 3", ("backbone.embeddings.patch_embeddings.projection.weight", "head.projects.0.weight")
     ),

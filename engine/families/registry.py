@@ -29,6 +29,7 @@ from darkroom.engine.families.base import (
 from darkroom.engine.families.comfyui_text_types import comfyui_text_types
 from darkroom.engine.families.later_networks import NO_METADATA, describe_later
 from darkroom.engine.families.unsupported import describe
+from darkroom.engine.families.vision_family import VisionFamily
 from darkroom.engine.families.wrapped_names import names_with, shapes_behind, wrapping_prefixes
 from darkroom.engine.formats.weight_file import Names, shape_of
 
@@ -164,11 +165,31 @@ class AmbiguousFile(RuntimeError):
     """A file that several families match equally well: an error in the families, which a test excludes."""
 
 
+@cache
+def vision_families() -> tuple[VisionFamily, ...]:
+    """Return the families whose networks read images and denoise nothing, by name."""
+    found: Iterable[VisionFamily] = (importlib.import_module(name).FAMILY for name in modules_of_families("vision"))
+    return tuple(sorted(found, key=lambda family: family.name))
+
+
+def recognise_vision(shapes: Shapes) -> tuple[VisionFamily, Names] | None:
+    """Return the family of a file's network that reads images, and the names of its weights; None for other files."""
+    for family in vision_families():
+        for prefix in ("", *wrapping_prefixes(shapes)):
+            names = family.detect(shapes_behind(prefix, shapes) if prefix else shapes)
+            if names is not None:
+                return family, names_with(prefix, names) if prefix else names
+    return None
+
+
 def recognise(index: TensorIndex) -> Recognised:
     """Return the family of a file's denoising network, alone or in a checkpoint. Raises `NotRecognised`.
 
     A file whose names no family knows is looked at again without each prefix of wrapping modules that it has.
     """
+    vision = recognise_vision(index.shapes)
+    if vision is not None:
+        raise NotRecognised(f"{vision[0].label}, which reads images and denoises nothing")
     found = _best_match(index)
     for prefix in wrapping_prefixes(index.shapes) if found is None else ():
         inner = _best_match(TensorIndex(shapes_behind(prefix, index.shapes), index.metadata))

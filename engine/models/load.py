@@ -27,6 +27,7 @@ from darkroom.engine.families.base import (
     TextEncoder,
     Vocabulary,
 )
+from darkroom.engine.families.vision_family import VisionFamily
 from darkroom.engine.formats.fill import Destination, check_tensors, fill, set_weight
 from darkroom.engine.formats.quantised.open_model import open_model
 from darkroom.engine.formats.quantised.packed_layers import has_packed_weights
@@ -56,16 +57,16 @@ class LoadTypes:
     block_arithmetic: torch.dtype | None = torch.float16  # of GGUF's blocks; None: the type they are wanted in
     room_bytes: int | None = None  # for the weights of a denoising network; None: enough
     to: Destination = Destination.RAM
-    by_family: Callable[[ModelFamily], LoadTypes] | None = None  # where the types depend on it
+    by_family: Callable[[ModelFamily | VisionFamily], LoadTypes] | None = None  # where the types depend on it
 
-    def of(self, family: ModelFamily) -> LoadTypes:
+    def of(self, family: ModelFamily | VisionFamily) -> LoadTypes:
         """Return the types for the networks of a family."""
         return self if self.by_family is None else self.by_family(family)
 
     def with_unet_stored_as(self, dtype: torch.dtype) -> LoadTypes:
         """Return types in which UNets are stored in `dtype` and compute as they do now."""
 
-        def of(family: ModelFamily) -> LoadTypes:
+        def of(family: ModelFamily | VisionFamily) -> LoadTypes:
             own = self.of(family)
             return replace(own, unet=dtype, unet_computed=own.unet_computed or own.unet, by_family=None)
 
@@ -83,6 +84,16 @@ class LoadedDenoiser:
     variant: str
     parameterisation: Parameterisation
     unet: Any
+    computed: torch.dtype | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedVision:
+    """A network that reads images, its family, and its text encoders, a `TextEncoderSet`; None without any."""
+
+    family: VisionFamily
+    network: Any
+    text_encoder: Any = None
     computed: torch.dtype | None = None
 
 
@@ -112,7 +123,7 @@ def load_checkpoint(path: Path, types: LoadTypes) -> LoadedCheckpoint:
         found = registry.recognise(TensorIndex(file.shapes, file.metadata))
         family = found.family
         types = types.of(family)
-        encoders = _encoders_in(file, family)
+        encoders = _checked_encoders_in(file, family)
         vae = registry.checkpoint_vae(family, file.shapes)
         parameterisation = family.parameterise(found.match, file)
         empty_unet = _empty(file, family.denoiser, found.match.names, types.unet)
@@ -129,13 +140,18 @@ def load_checkpoint(path: Path, types: LoadTypes) -> LoadedCheckpoint:
     return LoadedCheckpoint(denoiser, text_encoder, filled_vae)
 
 
-def _encoders_in(file: WeightFile, family: ModelFamily) -> list[EncoderSource]:
-    """Return the text encoders of a checkpoint: all of the family's or none, or some where others may be left out."""
-    found = [
+def _encoders_in(file: WeightFile, family: ModelFamily | VisionFamily) -> list[EncoderSource]:
+    """Return the text encoders of a checkpoint that it has."""
+    return [
         (encoder, file, names)
         for encoder in family.text
         if (names := registry.names_of(encoder.network, file.shapes, in_checkpoint=True)) is not None
     ]
+
+
+def _checked_encoders_in(file: WeightFile, family: ModelFamily) -> list[EncoderSource]:
+    """Return the text encoders of a checkpoint: all of the family's or none, or some where others may be left out."""
+    found = _encoders_in(file, family)
     is_partial = bool(found) and len(found) < (family.num_taken_encoders or len(family.text))
     if is_partial and not family.takes_fewer_encoders:
         slots = ", ".join(encoder.encoding.slot for encoder, _, _ in found)
@@ -167,6 +183,28 @@ def vision_prefix(path: Path) -> str | None:
     except NotRecognised as error:
         raise BadModelFile(path.name, error.found, f"a checkpoint of {registry.labels()}") from error
     return prefix if prefix is not None and any(name.startswith(prefix) for name in file.shapes) else None
+
+
+@refuses("a checkpoint of a supported family")
+def load_vision(path: Path, types: LoadTypes, *, has_text: bool) -> LoadedVision | None:
+    """Load the network of a file that reads images, with its text encoders where wanted; None for other files.
+
+    Raises `BadModelFile`.
+    """
+    file = open_model(path, types.block_arithmetic)
+    found = registry.recognise_vision(file.shapes)
+    if found is None:
+        return None
+    family, names = found
+    types = types.of(family)
+    sources = _encoders_in(file, family) if has_text else []
+    try:
+        empty, empty_encoders = _empty(file, family.network, names, types.unet), _empty_encoders(sources, types)
+    except NotRecognised as error:
+        raise BadModelFile(path.name, error.found, f"the network of {family.label}") from error
+    network, computed = _denoiser(empty, types)
+    text_encoder = _text_encoders(family, sources, empty_encoders, types) if sources else None
+    return LoadedVision(family, network, text_encoder, computed)
 
 
 @refuses("a checkpoint of a supported family")
@@ -284,7 +322,10 @@ def _empty_encoders(sources: Sequence[EncoderSource], types: LoadTypes) -> list[
 
 
 def _text_encoders(
-    family: ModelFamily, sources: Sequence[EncoderSource], empty: Sequence[_EmptyNetwork], types: LoadTypes
+    family: ModelFamily | VisionFamily,
+    sources: Sequence[EncoderSource],
+    empty: Sequence[_EmptyNetwork],
+    types: LoadTypes,
 ) -> TextEncoderSet:
     encoders = []
     for (encoder, file, _), network in zip(sources, empty, strict=True):

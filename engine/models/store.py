@@ -13,6 +13,7 @@ from darkroom.engine.diffusion.denoiser import Denoiser, ModelConfig
 from darkroom.engine.errors import BadModelFile
 from darkroom.engine.families import registry
 from darkroom.engine.families.base import ModelFamily, TokenizerParts
+from darkroom.engine.families.vision_family import VisionFamily
 from darkroom.engine.formats.weight_file import WeightFile
 from darkroom.engine.layers.pixel_space import NAME as PIXEL_SPACE
 from darkroom.engine.layers.pixel_space import PixelSpace
@@ -30,6 +31,7 @@ from darkroom.engine.models.load import (
     load_text_encoders,
     load_unet,
     load_vae,
+    load_vision,
     text_encoders_of,
     unet_of,
 )
@@ -39,6 +41,7 @@ from darkroom.engine.models.random_weights import random_networks
 from darkroom.engine.models.recent_models import RecentModels
 from darkroom.engine.models.vae import Vae
 from darkroom.engine.models.vae_of import vae_of
+from darkroom.engine.models.vision_model import VisionModel, VisionNetwork
 from darkroom.engine.models.vision_models import VisionModels
 from darkroom.engine.models.weight_handle import WeightHandle
 from darkroom.engine.text.clip_encoding import TextEncoderSet
@@ -87,19 +90,22 @@ class ModelStore:
         path = self.files.path_of("checkpoints", name)
 
         def load() -> tuple[torch.nn.Module | None, ...]:
+            vision = load_vision(path, self._types, has_text=True)
+            if vision is not None:
+                return VisionNetwork(vision), vision.text_encoder, None
             loaded = load_checkpoint(path, self._types)
             return self._denoiser(loaded.denoiser), loaded.text_encoder, loaded.vae
 
         unet, clip, vae = self.files.several(path, CHECKPOINT_PARTS, load)
         assert unet is not None
-        return Model(unet), None if clip is None else self._clip(clip), None if vae is None else vae_of(vae)
+        return model_of(unet), None if clip is None else self._clip(clip), None if vae is None else vae_of(vae)
 
     def unet(self, name: str, *, stored_as: torch.dtype | None = None) -> Model:
         """Load a denoising network. `stored_as` is the type of its weights, None the one that is decided for all."""
         path = self.files.path_of("diffusion_models", name)
         part = "unet" if stored_as is None else ("unet", stored_as)
         types = self._types if stored_as is None else self._types.with_unet_stored_as(stored_as)
-        return Model(self.files.one(path, part, lambda: self._unet(path, types)))
+        return model_of(self.files.one(path, part, lambda: self._unet(path, types)))
 
     def unet_gguf(self, name: str, *, arithmetic: torch.dtype | None = torch.float16) -> Model:
         """Load a denoising network of a GGUF file.
@@ -138,7 +144,7 @@ class ModelStore:
     def _clip(self, handle: WeightHandle) -> Clip:
         """Return a CLIP value with the tokenizers of its text encoders."""
         text_encoders = cast(TextEncoderSet, handle.module)
-        family: ModelFamily = text_encoders.family
+        family: ModelFamily | VisionFamily = text_encoders.family
         encoders = text_encoders.encoders()
         described = [(item, encoders.get(item.encoding.slot)) for item in family.text]
         tokenizers = [
@@ -214,13 +220,19 @@ class ModelStore:
             vae_of(handles["vae"]),
         )
 
-    def _unet(self, path: Path, types: LoadTypes) -> Denoiser:
-        return self._denoiser(load_unet(path, types))
+    def _unet(self, path: Path, types: LoadTypes) -> Denoiser | VisionNetwork:
+        vision = load_vision(path, types, has_text=False)
+        return self._denoiser(load_unet(path, types)) if vision is None else VisionNetwork(vision)
 
     def _denoiser(self, loaded: LoadedDenoiser) -> Denoiser:
         network = denoiser(loaded)
         loaded.unet.compute_dtype = network.manual_cast_dtype = loaded.computed
         return network
+
+
+def model_of(handle: WeightHandle) -> Model:
+    """Return the MODEL of a network that denoises, or that reads images."""
+    return VisionModel(handle) if isinstance(handle.module, VisionNetwork) else Model(handle)
 
 
 def denoiser(loaded: LoadedDenoiser) -> Denoiser:

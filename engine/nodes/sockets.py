@@ -14,6 +14,7 @@ from typing import Annotated, Any, NotRequired, Protocol, TypedDict
 import torch
 
 from darkroom.engine.diffusion.sample import Guider, Sampler
+from darkroom.engine.images.packed_masks import TrackData
 from darkroom.engine.images.svg import Svg
 from darkroom.engine.media.file_3d import File3D
 from darkroom.engine.media.frame_stream import FrameStream
@@ -124,6 +125,7 @@ DA3_MODEL = Annotated[DepthEstimator, Socket("DA3_MODEL")]
 DA3_GEOMETRY = Annotated[DepthGeometry, Socket("DA3_GEOMETRY")]
 MOGE_MODEL = Annotated[GeometryEstimator, Socket("MOGE_MODEL")]
 MOGE_GEOMETRY = Annotated[MogeGeometry, Socket("MOGE_GEOMETRY")]
+SAM3_TRACK_DATA = Annotated[TrackData, Socket("SAM3_TRACK_DATA")]
 VOXEL = Annotated[Voxel, Socket("VOXEL")]
 MESH = Annotated[Mesh, Socket("MESH")]
 SPLAT = Annotated[Splat, Socket("SPLAT")]

@@ -189,6 +189,7 @@ class ClipTokenizer(ChunkTokenizer):
     """
 
     fills_chunks = True
+    max_length = MAX_LENGTH
 
     def __init__(
         self,
@@ -206,7 +207,7 @@ class ClipTokenizer(ChunkTokenizer):
             pad_token=END_TOKEN if pad_token is None else pad_token,
             start_token=START_TOKEN,
             end_token=END_TOKEN,
-            min_length=MAX_LENGTH,
+            min_length=self.max_length,
         )
 
     @property
@@ -223,7 +224,7 @@ class ClipTokenizer(ChunkTokenizer):
             rest: list[Weighted] = [(token, weight, number) for token, weight in word]
             is_long = len(rest) >= LONG_WORD
             while rest:
-                room = MAX_LENGTH - len(chunk) - 1
+                room = self.max_length - len(chunk) - 1
                 if len(rest) <= room:
                     chunk.extend(rest)
                     break
@@ -234,7 +235,7 @@ class ClipTokenizer(ChunkTokenizer):
                     chunk.extend([end, *[pad] * room])
                 chunk = self._started()
                 chunks.append(chunk)
-        self._end(chunk, min_padding, max(MAX_LENGTH, min_length))
+        self._end(chunk, min_padding, max(self.max_length, min_length))
         return chunks
 
 

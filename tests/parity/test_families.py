@@ -40,6 +40,7 @@ FAST = {
         "latent_cut_to_batch", "painter", "regions", "tiles",
     ),
     "vision_nodes": ("frames_film", "frames_rife", "da3_mono_sky", "da3_views", "moge_v1", "moge_v2"),
+    "sam3": ("text_several", "points", "track_mask_text"),
     "templates": ("image_flux2", "image_krea2_turbo_t2i", "image_sdxl_simple", "utility-gan_upscaler"),
     "later_sampling": ("flux_nag", "flux_scale_rope", "ltxv_windows", "node_cfg_override_two", "prompt_japanese"),
     "flux_keys": ("keys_klein_batch_cfg",),
@@ -48,6 +49,10 @@ FAST = {
 
 SLOW = {
     "flux_keys": ("keys_dev", "keys_klein", "keys_none_dev", "keys_none_klein"),
+    "sam3": (
+        "box", "nothing_wanted", "point_alone", "sam3_point_box", "sam3_text", "text_box_individual", "text_unrefined",
+        "track_text",
+    ),
     "vision_nodes": (
         "background_birefnet", "background_cut_out", "da3_mono_lower_bound", "da3_small_batch", "da3_two_views",
         "frames_film_video", "frames_rife_raw_odd_size", "frames_rife_sixteen", "moge_levels", "moge_panorama",

@@ -38,8 +38,12 @@ CONSTANTS = {
 }
 """Settings that a file holds as tensors, by key."""
 
-MEANS_OF_BIASES = {"fuse.output_conv.bias": 0.5, "head.output_block.1.2.bias": 4.0}
-"""Means of biases: FILM's images are not black then, and MoGe's first mask has all pixels."""
+MEANS_OF_BIASES = {
+    "fuse.output_conv.bias": 0.5,
+    "head.output_block.1.2.bias": 4.0,
+    "tracker.sam_mask_decoder.pred_obj_score_head.layers.2.bias": 4.0,
+}
+"""Means of biases: FILM's images are not black, MoGe's first mask has all pixels and SAM 3's objects are there then."""
 
 ADAPTER_RULES = (
     Rule(r"\.(dora_scale|rescale|set_weight)$", deviation=0.1, mean=1.0),
@@ -133,6 +137,9 @@ FAMILY_RULES = (
     Rule(r"per_channel_statistics\.", deviation=0.1, mean=1.0),
     # networks that work on images alone
     Rule(r"^da3_\w+:.*(position_embeddings|camera_token|cls_token)$", deviation=0.3),
+    Rule(r"^sam3\w*:.*(prompt_proj|hs_proj)\.weight$", gain=2.0),
+    Rule(r"^sam3\w*:.*gaussian_matrix$", deviation=1.0),
+    Rule(r"^sam3\w*:.*(embed|query_embed|mask_tokens|_token|reference_points)(\.weight)?$", deviation=0.5),
     Rule(r"fuse\.output_conv\.weight$", gain=0.15),
     Rule(r"decoder\.conv_out1\.0\.weight$", gain=30.0),
     Rule(r"mel_stft\.mel_basis$", deviation=0.005, mean=0.02),

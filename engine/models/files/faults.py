@@ -58,6 +58,8 @@ def fault_of_file(path: Path, kind: str) -> str | None:
 
 
 def _check_network(file: WeightFile) -> None:
+    if registry.recognise_vision(file.shapes) is not None:
+        return
     try:
         registry.recognise(TensorIndex(file.shapes, file.metadata))
     except NotRecognised as error:

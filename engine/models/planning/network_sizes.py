@@ -13,9 +13,10 @@ import torch
 from darkroom.engine.errors import BadModelFile
 from darkroom.engine.families import registry
 from darkroom.engine.families.base import ModelFamily, NotRecognised, Shapes, TensorIndex
+from darkroom.engine.families.vision_family import VisionFamily
 from darkroom.engine.formats.quantised.open_model import open_model
 from darkroom.engine.formats.unfilled import unfilled
-from darkroom.engine.formats.weight_file import shape_of
+from darkroom.engine.formats.weight_file import Names, shape_of
 from darkroom.engine.memory.timeline import StageKind
 from darkroom.engine.models.load import TEXT_PREFIXES
 
@@ -53,6 +54,9 @@ def sizes_in_file(folder: str, path: Path) -> FileSizes:
         shapes = file.shapes
         if folder in ("text_encoders", "vae"):
             return FileSizes({KIND_OF_FOLDER[folder]: _size(shapes)})
+        vision = registry.recognise_vision(shapes)
+        if vision is not None:
+            return _sizes_of_vision(folder, shapes, *vision)
         found = registry.recognise(TensorIndex(shapes, file.metadata))
     except NotRecognised as error:
         return FileSizes({}, refusal=error.found)
@@ -67,6 +71,19 @@ def sizes_in_file(folder: str, path: Path) -> FileSizes:
         networks |= {"text_encoder": _size(text)} if text else {}
         networks |= {"vae": _size({name: shape_of(item, shapes) for name, item in vae.items()})} if vae else {}
     return FileSizes(networks, family)
+
+
+def _sizes_of_vision(folder: str, shapes: Shapes, family: VisionFamily, names: Names) -> FileSizes:
+    """Return the networks of a file whose own one reads images, with its text encoders where it is a checkpoint."""
+    networks: dict[StageKind, NetworkSize] = {"network": _size(_under(names, shapes))}
+    for encoder in family.text if folder == "checkpoints" else ():
+        found = registry.names_of(encoder.network, shapes, in_checkpoint=True)
+        networks |= {"text_encoder": _size(_under(found, shapes))} if found else {}
+    return FileSizes(networks)
+
+
+def _under(names: Names, shapes: Shapes) -> Shapes:
+    return {name: shape_of(item, shapes) for name, item in names.items()}
 
 
 def sizes_of_family(name: str, folder: str) -> FileSizes:

@@ -128,8 +128,6 @@ REFUSED: Mapping[str, str] = {
     "Hunyuan3Dv2_1": "Hunyuan3D 2.1",
     "TripoSplat": "TripoSplat",
     "RT_DETR_v4": "RT-DETR v4",
-    "SAM3": "SAM 3",
-    "SAM31": "SAM 3",
     "CogVideoX_T2V": "CogVideoX",
     "CogVideoX_I2V": "CogVideoX",
     "CogVideoX_Inpaint": "CogVideoX",
@@ -137,6 +135,9 @@ REFUSED: Mapping[str, str] = {
     "DepthAnything3": "Depth Anything 3",
 }
 # Tensors that files have beside those of the network, and those that it takes from elsewhere in the file.
+READING = {"SAM3": "sam3", "SAM31": "sam3"}
+"""Networks that read images and denoise nothing, with their family here."""
+
 UNUSED = re.compile(r"projectors\..*|.*\.cross_attn\.(add_[qkv]_proj|to_add_out)\..*|motion_encoder\..*\.kernel")
 ELSEWHERE = re.compile(r"conditioner\..*")
 
@@ -156,7 +157,7 @@ def behind(prefix: str, index: TensorIndex) -> TensorIndex:
 
 
 def test_every_class_is_here_or_has_a_name() -> None:
-    assert HERE.keys() | REFUSED.keys() == networks().keys()
+    assert HERE.keys() | REFUSED.keys() | READING.keys() == networks().keys()
     assert len({name.partition(" ")[0] for name in networks()} - {"NewBie", "Ovis-Image", "WAN22_I2V"}) == 101
 
 
@@ -166,6 +167,22 @@ def test_a_network_that_is_not_here_is_refused_by_its_name(name: str, prefix: st
     with pytest.raises(NotRecognised) as refused:
         registry.recognise(behind(prefix, networks()[name]))
     assert refused.value.found == f"a network of {REFUSED[name]}, a family that this engine does not have"
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("name", READING)
+def test_a_network_that_reads_images_is_built_whole(name: str, prefix: str) -> None:
+    index = behind(prefix, networks()[name])
+    found = registry.recognise_vision(index.shapes)
+    assert found is not None
+    family, names = found
+    shapes = registry.shapes_under(names, index.shapes)
+    with unfilled():
+        network = family.network.build(family.network.configure(shapes))
+    assert family.name == READING[name]
+    assert {key: tuple(weight.shape) for key, weight in network.state_dict().items()} == shapes
+    with pytest.raises(NotRecognised, match=f"{family.label}, which reads images and denoises nothing"):
+        registry.recognise(index)
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)

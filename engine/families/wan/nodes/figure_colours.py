@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from darkroom.contract.graph.spec import ValueDict
 from darkroom.engine.families.wan.nodes.latents import FRAMES_RATIO
+from darkroom.engine.images.packed_masks import numbers_in, unpacked
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.markers import Optional, Out, Socket
@@ -28,7 +29,6 @@ FULL = 225.0 / 255.0  # of a channel that is on
 HALVINGS = 3
 # Channels of masks by which of red, green and blue are on: white, red, green, blue, yellow, magenta, cyan.
 KINDS = ((1, 1, 1), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0), (1, 0, 1), (0, 1, 1))
-PIXELS_PER_BYTE = 8
 
 
 class References(Socket):
@@ -76,12 +76,6 @@ class Figures:
         return replace(self, masks=self.masks[:, numbers] if numbers else None)
 
 
-def unpacked(masks: torch.Tensor) -> torch.Tensor:
-    """Return masks [..., H, W / 8] with the pixels by themselves, [..., H, W] of 0 and 1, float32."""
-    bits = torch.tensor([1 << number for number in range(PIXELS_PER_BYTE)], dtype=torch.uint8)
-    return (masks.cpu()[..., None] & bits).bool().flatten(-2).float()
-
-
 def figures_of(tracks: Mapping[str, Any]) -> Figures:
     """Return the figures of tracks."""
     masks: torch.Tensor | None = tracks["packed_masks"]
@@ -98,7 +92,7 @@ def ordered(figures: Figures, sort_by: str) -> Figures:
     num_frames, num_figures = packed.shape[:2]
     is_there = packed.bool().flatten(2).any(dim=2)  # [F, N]
     firsts = torch.where(is_there, torch.arange(num_frames)[:, None], num_frames).amin(dim=0)
-    masks = unpacked(packed[firsts.clamp(max=num_frames - 1), torch.arange(num_figures)])  # [N, H, W]
+    masks = unpacked(packed[firsts.clamp(max=num_frames - 1), torch.arange(num_figures)]).float()  # [N, H, W]
     areas = masks.sum(dim=(-1, -2))
     centres = (masks * torch.arange(masks.shape[-1], dtype=masks.dtype)).sum(dim=(-1, -2)) / areas.clamp(min=1)
     places = (centres if sort_by == "left_to_right" else -areas).tolist()
@@ -113,7 +107,9 @@ def coloured(figures: Figures, background: float) -> torch.Tensor:
         return frames
     colours = torch.tensor([COLOURS[number % len(COLOURS)] for number in range(figures.count)])
     for frame, packed in zip(frames, figures.masks, strict=True):  # masks of all frames at once would not fit
-        masks = functional.interpolate(unpacked(packed)[None], size=(height, width), mode="nearest")[0] > 0.5
+        masks = (
+            functional.interpolate(unpacked(packed.cpu()).float()[None], size=(height, width), mode="nearest")[0] > 0.5
+        )
         over = colours[masks.to(torch.uint8).argmax(dim=0)]  # [H, W, 3]
         frame.copy_(torch.where(masks.any(dim=0)[..., None], over, frame))
     return frames
@@ -123,12 +119,6 @@ def coloured_mask(mask: torch.Tensor, background: float) -> torch.Tensor:
     """Return images [B, H, W, 3] with the subject of a mask [B, H, W] or [H, W] in the first colour."""
     subject = (mask if mask.ndim > 2 else mask[None]) > 0.5
     return torch.where(subject[..., None], torch.tensor(COLOURS[0]), torch.full((3,), background))
-
-
-def numbers_in(text: str, count: int) -> list[int]:
-    """Return the numbers below `count` in a list with commas; what is none is left out."""
-    numbers = (int(item) for item in text.split(",") if item.strip().isdigit())
-    return [number for number in numbers if number < count]
 
 
 @node(

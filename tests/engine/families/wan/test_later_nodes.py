@@ -17,7 +17,6 @@ from darkroom.engine.families.wan.nodes.figure_colours import (
     coloured,
     coloured_mask,
     figures_of,
-    numbers_in,
     ordered,
 )
 from darkroom.engine.families.wan.nodes.infinite_talk import one_after_the_other, steps_of
@@ -27,6 +26,7 @@ from darkroom.engine.families.wan.nodes.talk_patch import PLACES, SpeechPatch, t
 from darkroom.engine.families.wan.nodes.track_drawing import drawn_on, num_points
 from darkroom.engine.families.wan.nodes.tracks import carried_along, visibility_of
 from darkroom.engine.families.wan.transformer import GRID
+from darkroom.engine.images.packed_masks import numbers_in
 from tests.engine.nodes.small_store import node_context, small_store
 
 
