@@ -109,6 +109,12 @@ class NodeFacts:
     reads_images_with: str = ""
     """Family of the network that its MODEL has to be: one that reads images and denoises nothing."""
 
+    reads_images_variant: str = ""
+    """Variant of that family that the network has to be, by its label; empty: any."""
+
+    needs_one_of: tuple[str, ...] = ()
+    """Optional inputs of which it needs one."""
+
     random_family: str = ""
     """Input that names the family of the random weights of which it makes a model, without a file."""
 

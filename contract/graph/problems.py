@@ -53,6 +53,14 @@ def missing(spec: InputSpec) -> Problem:
     return Problem("required_input_missing", message, spec.name, {"input_name": spec.name}, explanation)
 
 
+def none_given(names: Sequence[str]) -> Problem:
+    """Return the problem of a node that needs one of these inputs and has none."""
+    message = "Required input is missing"
+    details = f"{', '.join(names)}: got none of them, expected one"
+    explanation = Explanation(f"{message}: {details}", field=names[0], allowed=list(names))
+    return Problem("required_input_missing", message, details, {"input_name": names[0]}, explanation)
+
+
 def not_listed() -> Problem:
     """Return the problem of an output node that cannot run, for a prompt with too many problems to list."""
     message = "The output cannot run: a node that it needs has a problem that is not listed"

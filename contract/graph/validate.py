@@ -25,6 +25,7 @@ from darkroom.contract.graph.problems import (
     cycle,
     dead_link,
     missing,
+    none_given,
     not_listed,
     range_problem,
     type_mismatch,
@@ -375,6 +376,9 @@ class _Walk:
             else:
                 self._check_value(frame, spec, value, is_checked=replaces is not None and replaces.takes(spec.name))
         self._check_undeclared_links(frame, rules, via)
+        needed = rules.facts.needs_one_of
+        if needed and inputs.keys().isdisjoint(needed):
+            self._report(frame, none_given(needed))
         if check is not None and (frame.is_faultless or not check.comes_last):
             self._ask_node(frame, rules, linked_types, via)
 

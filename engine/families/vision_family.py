@@ -21,14 +21,15 @@ from darkroom.engine.text.clip_encoding import only_encoder
 class VisionFamily:
     """A model that reads images. `name` is for APIs, `label` for people.
 
-    `detect` returns the names of the network's weights in a file, None for another file. `text` are the text encoders
-    in its checkpoints.
+    `detect` returns the names of the network's weights in a file, None for another file; `variant_of` the label of the
+    variant that a file of these shapes has. `text` are the text encoders in its checkpoints.
     """
 
     name: str
     label: str
     detect: Callable[[Shapes], Names | None]
     network: Network
+    variant_of: Callable[[Shapes], str]
     text: tuple[TextEncoder, ...] = ()
     combine_text: Callable[[Mapping[str, Encoded]], Encoded] = only_encoder
 

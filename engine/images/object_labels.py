@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import torch
@@ -21,25 +21,36 @@ SIDE_PER_SCALE = 15.0  # of a square as large as the object
 LEAST_PIXELS = 2  # of an object that gets a number
 
 
-def with_objects(frame: torch.Tensor, masks: torch.Tensor, scores: Sequence[float], opacity: float) -> torch.Tensor:
-    """Return a frame [H, W, 3] of 0..1 with its objects, of masks [N, H, W] (bool), in colours and numbered.
+def with_objects(
+    frame: torch.Tensor, masks: Iterable[torch.Tensor], scores: Sequence[float], opacity: float
+) -> torch.Tensor:
+    """Return a frame [H, W, 3] of 0..1 with its objects, each of a mask [H, W] (bool), in colours and numbered.
 
-    Where objects overlap the first one is seen. A score below 1 stands in per cent below the number.
+    Masks are taken one at a time. Where objects overlap the first one is seen. A score below 1 stands in per cent below
+    the number.
     """
-    colours = torch.tensor([COLOURS[index % len(COLOURS)] for index in range(len(masks))])
-    over = colours[masks.to(torch.uint8).argmax(dim=0)]
-    drawn = torch.where(masks.any(dim=0)[..., None], frame * (1 - opacity) + over * opacity, frame)
-    most = max(LEAST_SCALE, frame.shape[0] // PX_PER_SCALE)
+    drawn = frame.clone()
+    is_free = torch.ones(frame.shape[:2], dtype=torch.bool)
+    places: list[tuple[int, int, int, int]] = []  # number, pixels, and centre of an object
     for index, mask in enumerate(masks):
-        rows, columns = mask.nonzero(as_tuple=True)
-        if len(rows) < LEAST_PIXELS:
-            continue
-        x, y = int(columns.sum()) // len(rows), int(rows.sum()) // len(rows)
-        scale = min(most, max(1, int(len(rows) ** 0.5 / SIDE_PER_SCALE)))
-        _write(drawn, index, x, y, colours[index], scale)
+        own = mask & is_free
+        drawn[own] = frame[own] * (1 - opacity) + _colour(index) * opacity
+        is_free &= ~mask
+        num_pixels = int(mask.sum())
+        if num_pixels >= LEAST_PIXELS:
+            rows, columns = (mask.sum(dim=1 - axis) @ torch.arange(mask.shape[axis]) for axis in (0, 1))
+            places.append((index, num_pixels, int(columns) // num_pixels, int(rows) // num_pixels))
+    most = max(LEAST_SCALE, frame.shape[0] // PX_PER_SCALE)
+    for index, num_pixels, x, y in places:
+        scale = min(most, max(1, int(num_pixels**0.5 / SIDE_PER_SCALE)))
+        _write(drawn, index, x, y, _colour(index), scale)
         if index < len(scores) and scores[index] < 1.0:
-            _write(drawn, int(scores[index] * 100), x, y + ROWS * scale + 3, colours[index], max(1, scale * 2 // 3))
+            _write(drawn, int(scores[index] * 100), x, y + ROWS * scale + 3, _colour(index), max(1, scale * 2 // 3))
     return drawn
+
+
+def _colour(index: int) -> torch.Tensor:
+    return torch.tensor(COLOURS[index % len(COLOURS)])
 
 
 def _write(frame: torch.Tensor, number: int, x: int, y: int, colour: torch.Tensor, scale: int) -> None:

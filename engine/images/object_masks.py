@@ -32,6 +32,19 @@ def distinct(masks: torch.Tensor, scores: torch.Tensor, most_overlap: float) -> 
     return kept
 
 
+def without_covered(masks: torch.Tensor, least_left: float, hidden: float) -> torch.Tensor:
+    """Return logits [N, 1, H, W], at most `hidden` in masks of which others leave a smaller share than `least_left`.
+
+    A pixel belongs to the mask with the highest logit there.
+    """
+    own = masks[:, 0]
+    is_first = own.argmax(dim=0) == torch.arange(len(own), device=own.device)[:, None, None]
+    alone = torch.where(is_first, own, own.clamp(max=hidden))
+    area = (own > 0).flatten(1).sum(1).float().clamp(min=1)
+    is_left = (alone > 0).flatten(1).sum(1) / area >= least_left
+    return torch.where(is_left[:, None, None, None], masks, masks.clamp(max=hidden))
+
+
 def without_specks(masks: torch.Tensor, most_pixels: int) -> torch.Tensor:
     """Return logits [N, 1, H, W] without holes and islands of so few pixels; an island that is half of a mask stays."""
     small = torch.from_numpy(_small_regions((masks <= 0).cpu().numpy(), np.full(len(masks), most_pixels)))
@@ -42,7 +55,7 @@ def without_specks(masks: torch.Tensor, most_pixels: int) -> torch.Tensor:
 
 
 def _small_regions(is_inside: npt.NDArray[np.bool_], most_pixels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Return what lies in connected regions of at most `most_pixels` [N] of masks [N, 1, H, W]."""
+    """Return the pixels in connected regions of at most `most_pixels` [N] of masks [N, 1, H, W]."""
     from scipy import ndimage  # type: ignore[import-untyped]  # only here: it takes long to import
 
     found = np.zeros_like(is_inside)

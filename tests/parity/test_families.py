@@ -50,8 +50,9 @@ FAST = {
 SLOW = {
     "flux_keys": ("keys_dev", "keys_klein", "keys_none_dev", "keys_none_klein"),
     "sam3": (
-        "box", "nothing_wanted", "point_alone", "sam3_point_box", "sam3_text", "text_box_individual", "text_unrefined",
-        "track_text",
+        "batch_counted", "box", "found_boxes", "nothing_wanted", "odd_text_point", "point_alone", "sam3_point_box",
+        "sam3_text", "text_box_individual", "text_unrefined", "track_mask_alone", "track_nine_frames", "track_nothing",
+        "track_text", "track_two_groups", "track_two_masks",
     ),
     "vision_nodes": (
         "background_birefnet", "background_cut_out", "da3_mono_lower_bound", "da3_small_batch", "da3_two_views",

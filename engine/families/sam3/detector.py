@@ -54,6 +54,16 @@ class TextPrompt:
     tokens: torch.Tensor
     is_seen: torch.Tensor
 
+    @property
+    def mask(self) -> torch.Tensor:
+        """Mask [1, 1, 1, P] of attention to the tokens.
+
+        On a CPU it is added to the scores, so that padding is attended to as well: ComfyUI's attention there takes
+        every mask for numbers to add.
+        """
+        mask = self.is_seen[:, None, None]
+        return mask.to(self.tokens.dtype) if self.tokens.device.type == "cpu" else mask
+
 
 @dataclass(frozen=True, slots=True)
 class Detections:
@@ -72,7 +82,7 @@ class Encoder(nn.Module):
         )
 
     def forward(self, x: torch.Tensor, positions: torch.Tensor, prompt: TextPrompt) -> torch.Tensor:
-        mask = prompt.is_seen[:, None, None]
+        mask = prompt.mask
         for layer in self.layers:
             x = layer(x, x_positions=positions, keys=prompt.tokens, values=prompt.tokens, mask=mask)
         return x
@@ -98,7 +108,7 @@ class DecoderLayer(nn.Module):
     ) -> torch.Tensor:
         placed = x + positions
         x = self.norm2(x + self.self_attn(placed, placed, x))
-        text = self.ca_text(x + positions, prompt.tokens, prompt.tokens, prompt.is_seen[:, None, None])
+        text = self.ca_text(x + positions, prompt.tokens, prompt.tokens, prompt.mask)
         x = self.catext_norm(x + text)
         x = self.norm1(x + self.cross_attn(x + positions, image.placed, image.tokens, bias))
         out: torch.Tensor = self.norm3(x + self.linear2(functional.relu(self.linear1(x))))
@@ -149,7 +159,7 @@ class Decoder(nn.Module):
         return queries, corners(boxes)
 
     def _bias(self, boxes: torch.Tensor, height: int, width: int) -> torch.Tensor:
-        """Return what is added to the scores [B, heads, 1 + Q, h w]: functions of the distances to the boxes' sides."""
+        """Return the bias of the scores [B, heads, 1 + Q, h w], functions of the distances to the boxes' sides."""
         left, top, right, bottom = corners(boxes).unbind(-1)
         sides = ((left, right, width, self.boxRPB_embed_x), (top, bottom, height, self.boxRPB_embed_y))
         columns, rows = (self._bias_along(torch.stack(pair, -1), count, net) for *pair, count, net in sides)
@@ -214,7 +224,7 @@ class Detector(nn.Module):
         image = Image(encoded, encoded + positions, height, width)
         queries, found = self.transformer.decoder(image, prompt)
         logits = self.dot_prod_scoring(queries, prompt.tokens, prompt.is_seen)
-        masks = self.segmentation_head(queries, levels, encoded, prompt.tokens, prompt.is_seen)
+        masks = self.segmentation_head(queries, levels, encoded, prompt.tokens, prompt.mask)
         return Detections(found, logits, masks)
 
 

@@ -49,7 +49,7 @@ class MaskDecoderConfig:
 
 
 class MaskUpscaling(nn.Module):
-    """What both decoders make of an image: cells [B, D, h, w] -> pixels [B, D / 8, 4 h, 4 w]."""
+    """Image reader that both decoders share: cells [B, D, h, w] -> pixels [B, D / 8, 4 h, 4 w]."""
 
     def __init__(self, config: MaskDecoderConfig) -> None:
         super().__init__()

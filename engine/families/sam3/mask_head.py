@@ -56,13 +56,13 @@ class MaskHead(nn.Module):
         levels: list[torch.Tensor],
         encoded: torch.Tensor,
         prompt: torch.Tensor,
-        is_seen: torch.Tensor,
+        prompt_mask: torch.Tensor,
     ) -> torch.Tensor:
         """Return the masks. `encoded` [B, h w, D] takes the place of the coarsest of the levels.
 
         Where that level is coarser than the encoder's cells, it gets the first ones, as in ComfyUI.
         """
-        read = self.cross_attend_prompt(self.cross_attn_norm(encoded), prompt, prompt, is_seen[:, None, None])
+        read = self.cross_attend_prompt(self.cross_attn_norm(encoded), prompt, prompt, prompt_mask)
         height, width = levels[-1].shape[2:]
         cells = cells_of((read + encoded)[:, : height * width], height, width)
         pixels = self.instance_seg_head(self.pixel_decoder([*levels[:-1], cells]))

@@ -138,7 +138,7 @@ class Fuser(nn.Module):
 
 
 class MemoryEncoder(nn.Module):
-    """What is remembered of a frame and of the masks in it."""
+    """Encoder of a frame and of the masks in it, as they are remembered."""
 
     def __init__(self, hidden_size: int, in_channels: int) -> None:
         super().__init__()

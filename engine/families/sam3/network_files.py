@@ -19,6 +19,7 @@ from darkroom.engine.layers.shapes import Shapes, count_children
 BACKBONE = "detector.backbone.vision_backbone."
 SIGNATURE = (f"{BACKBONE}trunk.blocks.0.attn.qkv.weight", "detector.transformer.decoder.query_embed.weight")
 OF_TRACKER = f"{BACKBONE}propagation_convs.0.conv_1x1.weight"
+SAM_31 = "SAM 3.1"
 TRACKER_PREFIXES = ("tracker.model.", "tracker.")
 FUSED = (("in_proj_weight", "weight"), ("in_proj_bias", "bias"))
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
@@ -67,6 +68,11 @@ def sam3_names(shapes: Shapes) -> Names | None:
         return None
     of_tracker = OF_TRACKER_31 if OF_TRACKER in shapes else OF_TRACKER_30
     return {ours: item for name in shapes for ours, item in _own_names(name, of_tracker) if not LEFT_OUT.search(ours)}
+
+
+def sam3_variant(shapes: Shapes) -> str:
+    """Return the label of the network in a file: SAM 3.1 has a tracker, SAM 3 none that is read."""
+    return SAM_31 if any(name.endswith(OF_TRACKER) for name in shapes) else "SAM 3"
 
 
 def _own_names(name: str, of_tracker: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Item]]:

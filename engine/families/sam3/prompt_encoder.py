@@ -28,7 +28,7 @@ class Points:
 
     @classmethod
     def none(cls, num_objects: int, device: torch.device, dtype: torch.dtype) -> Points:
-        """Return what stands for no points: one of no label."""
+        """Return the stand-in for no points: one of no label."""
         labels = torch.full((num_objects, 1), NOT_A_POINT, device=device)
         return cls(torch.zeros(num_objects, 1, 2, device=device, dtype=dtype), labels)
 
@@ -105,7 +105,7 @@ class PromptEncoder(nn.Module):
         return torch.where(labels == NOT_A_POINT, self.not_a_point_embed.weight.to(placed), placed)
 
     def mask(self, masks: torch.Tensor | None) -> torch.Tensor:
-        """Return what is added to the cells [B or 1, D, h or 1, w or 1]: logits of masks [B, 1, 4 h, 4 w], or none."""
+        """Return the addition to the cells [B or 1, D, h or 1, w or 1], of logits of masks [B, 1, 4 h, 4 w] or of none."""
         if masks is None:
             return self.no_mask_embed.weight[..., None, None]
         out: torch.Tensor = self.mask_downscaling(masks)

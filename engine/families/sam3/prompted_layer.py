@@ -34,7 +34,10 @@ class PromptedLayer(nn.Module):
         x_positions: torch.Tensor | None = None,
         mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Attend to `keys` and `values` [B, S, D] where `mask` is True. `x_positions` are added to `x` itself."""
+        """Attend to `keys` and `values` [B, S, D] by `mask`, as `ProjectedAttention` does.
+
+        `x_positions` are added to `x` itself.
+        """
         normed = self.norm1(x)
         placed = normed if x_positions is None else normed + x_positions
         x = x + self.self_attn(placed, placed, normed)

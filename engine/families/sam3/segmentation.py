@@ -1,4 +1,4 @@
-"""What texts, boxes and points show in one image, as masks of its size. `H W` pixels, `N` objects.
+"""Masks of the objects that texts, boxes and points show in one image. `H W` pixels, `N` objects.
 
 The network sees images as squares; masks that the detector finds are refined on the part of the image around them.
 """
@@ -31,7 +31,7 @@ class WantedText:
 
 @dataclass(frozen=True, slots=True)
 class ImagePrompts:
-    """What is looked for in an image.
+    """Prompts of an image.
 
     `boxes` are centre, width and height of 0..1: examples where there are texts, else what is to be segmented. `points`
     are in pixels of the square that the network sees.
@@ -67,7 +67,7 @@ class ImageSegmenter:
     def found(
         self, image: torch.Tensor, prompts: ImagePrompts, threshold: float, refinements: int
     ) -> Iterator[FoundObject]:
-        """Yield what the prompts show in an image [H, W, 3]: the points' object, those of boxes, then those of texts.
+        """Yield the objects in an image [H, W, 3]: that of the points, those of boxes, then those of texts.
 
         Each is computed as it is taken. A text's objects come in the order of their scores, which are above
         `threshold`. `refinements` is how often masks are decoded again.

@@ -36,7 +36,7 @@ class TrackerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is remembered of a frame: its tokens [1, h w, D], what its masks add [G, h w, D], pointers [G, M, D]."""
+    """Memory of a frame: its tokens [1, h w, D], features of its masks [G, h w, D], pointers to objects [G, M, D]."""
 
     frame: torch.Tensor
     masks: torch.Tensor | None
@@ -108,7 +108,7 @@ class Tracker(nn.Module):
     def remembered_masks(
         self, frame: torch.Tensor, masks: torch.Tensor, is_there: torch.Tensor, is_given: torch.Tensor
     ) -> torch.Tensor:
-        """Return what is remembered [G, h w, D] of logits of masks [N, 1, H, W] in a frame [1, D, h, w].
+        """Return the features [G, h w, D] that are remembered of masks [N, 1, H, W], as logits, in a frame [1, D, h, w].
 
         `is_there` and `is_given` [N] are 1 for objects that are seen, and whose mask is sure.
         """
@@ -127,7 +127,7 @@ class Tracker(nn.Module):
         positions: torch.Tensor,
         num_pointers: int,
     ) -> Remembered:
-        """Return what is remembered of frames by how many frames ago they were.
+        """Join the memories of frames, each with how many frames ago it was.
 
         `given` are frames with given masks, `recent` those after them, the last one first. Pointers reach further back
         than masks: `num_pointers` frames at most. `positions` [1, h w, D] are those of cells.

@@ -21,13 +21,14 @@ from darkroom.engine.families.sam3.mask_decoder import ImageLevels, enlarged
 from darkroom.engine.families.sam3.network import Sam3
 from darkroom.engine.families.sam3.segmenter import NO_OBJECT
 from darkroom.engine.families.sam3.tracker import Memory
-from darkroom.engine.images.object_masks import distinct, overlaps, without_specks
+from darkroom.engine.images.object_masks import distinct, overlaps, without_covered, without_specks
 from darkroom.engine.images.packed_masks import packed
 
 MAX_OBJECTS = 64
 MAX_POINTERS = 16  # frames, the current one among them
 MASK_LOGIT = 10.0  # of given masks, and of objects that are hidden
 HALF = 0.5
+MOST_DETECTIONS = 512  # of a frame that are compared, the best ones of all texts
 SAME_OBJECT = 0.5  # overlap of masks
 HIDDEN_OVERLAP = 0.3
 LEAST_LEFT = 0.3  # of a mask that others cover
@@ -39,7 +40,7 @@ MEMORY_CELL_PX = 16
 
 @dataclass(frozen=True, slots=True)
 class TrackingOptions:
-    """What is looked for: texts, least scores, most objects, and every which frame."""
+    """Texts to look for, the least score, the most objects, and the number of frames from one detection to the next."""
 
     texts: Sequence[TextPrompt] = ()
     threshold: float = 0.5
@@ -149,17 +150,28 @@ class ObjectTracker:
     # --- detection ---
 
     def _found(self, frame: Frame) -> Found | None:
-        """Return what the texts find in a frame, None where they are not looked for in it."""
+        """Detect the texts in a frame; None where the frame is passed over."""
         options = self._options
         if not options.texts or self._index % options.interval or len(self.objects) >= options.max_objects:
             return None
-        results = [self._network.detected(frame.cells, self._positions, text) for text in options.texts]
-        scores = torch.cat([item.logits[0] for item in results]).sigmoid()
-        masks = torch.cat([item.masks[0] for item in results])
-        is_likely = scores > options.threshold
-        scores, masks = scores[is_likely], masks[is_likely]
+        scores, masks = self._likely(frame)
         kept = distinct(masks, scores, SAME_OBJECT)
         return Found(masks[kept], scores[kept].tolist())
+
+    def _likely(self, frame: Frame) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return scores [n] and logits of masks [n, 4 h, 4 w] of what is likely there, at most `MOST_DETECTIONS`."""
+        found: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for text in self._options.texts:
+            result = self._network.detected(frame.cells, self._positions, text)
+            own = result.logits[0].sigmoid()
+            is_likely = own > self._options.threshold
+            found.append((own[is_likely], result.masks[0][is_likely]))
+            if sum(len(item) for item, _ in found) > MOST_DETECTIONS:
+                scores, masks = (torch.cat(items) for items in zip(*found, strict=True))
+                best = scores.argsort(descending=True)[:MOST_DETECTIONS]
+                found = [(scores[best], masks[best])]
+        scores, masks = (torch.cat(items) for items in zip(*found, strict=True))
+        return scores, masks
 
     def _match(self, frame: Frame, masks: FrameMasks, found: Found) -> None:
         """Compare tracked masks with detections: trust those found again, renew them, and add new objects.
@@ -264,7 +276,7 @@ class ObjectTracker:
         Masks of more than six frames ago are forgotten.
         """
         tracker = self._network.tracker
-        low = _apart(masks.low) if len(masks.low) > 1 else masks.low
+        low = without_covered(masks.low, LEAST_LEFT, -MASK_LOGIT) if len(masks.low) > 1 else masks.low
         sides = tuple(MEMORY_CELL_PX * side for side in frame.levels.cells.shape[2:])
         seen = functional.interpolate(low, size=sides, mode="bilinear")
         is_there = (seen > 0).flatten(1).any(dim=1, keepdim=True)
@@ -280,13 +292,3 @@ class ObjectTracker:
         )
         self._memory.recent = deque(kept, maxlen=MAX_POINTERS - 1)
         self._memory.recent.append((index, Memory(memory.frame, remembered, memory.pointers)))
-
-
-def _apart(masks: torch.Tensor) -> torch.Tensor:
-    """Return logits [N, 1, h, w] without objects that others cover for the most part."""
-    own = masks[:, 0]
-    is_first = own.argmax(dim=0) == torch.arange(len(own), device=own.device)[:, None, None]
-    alone = torch.where(is_first, own, own.clamp(max=-MASK_LOGIT))
-    area = (own > 0).flatten(1).sum(1).float().clamp(min=1)
-    is_left = (alone > 0).flatten(1).sum(1) / area >= LEAST_LEFT
-    return torch.where(is_left[:, None, None, None], masks, masks.clamp(max=-MASK_LOGIT))

@@ -7,7 +7,7 @@ from darkroom.engine.families.sam3.detector import DetectorConfig
 from darkroom.engine.families.sam3.image_encoder import ImageEncoderConfig
 from darkroom.engine.families.sam3.mask_decoder import MaskDecoderConfig
 from darkroom.engine.families.sam3.network import Sam3, Sam3Config
-from darkroom.engine.families.sam3.network_files import sam3_config, sam3_names
+from darkroom.engine.families.sam3.network_files import sam3_config, sam3_names, sam3_variant
 from darkroom.engine.families.sam3.text import SAM3_CLIP
 from darkroom.engine.families.sam3.tracker import TrackerConfig
 from darkroom.engine.families.vision_family import VisionFamily
@@ -25,6 +25,7 @@ FAMILY = VisionFamily(
     name="sam3",
     label="SAM 3",
     detect=sam3_names,
+    variant_of=sam3_variant,
     network=Network(
         layouts=(sam3_names,),
         in_checkpoint=(sam3_names,),

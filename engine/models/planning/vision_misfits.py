@@ -1,14 +1,16 @@
 """MODELs that read images where one that denoises is wanted, and the other way round. Only headers are read.
 
-Certain cases alone: a node whose MODEL comes from a file whose header tells what it is.
+Certain cases alone: a node whose MODEL, or the CLIP of whose CONDITIONING, comes from a file whose header tells what
+it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from darkroom.contract.errors import Explanation, Problem
-from darkroom.contract.graph.facts import NO_FACTS
+from darkroom.contract.graph.facts import NO_FACTS, NodeFacts
 from darkroom.contract.graph.prompt import Node, Prompt
 from darkroom.contract.graph.spec import NodeRules
 from darkroom.engine.errors import BadModelFile
@@ -19,9 +21,27 @@ from darkroom.engine.models.files.folders import ModelFolders
 from darkroom.engine.models.files.header_answers import HeaderAnswers
 from darkroom.engine.models.planning.prompt_stages import files_behind
 
-MODEL = "model"
+MODEL, CONDITIONING = "model", "conditioning"
+THROUGH: Mapping[str, frozenset[str]] = {
+    MODEL: frozenset({"MODEL"}),
+    CONDITIONING: frozenset({"CONDITIONING", "CLIP"}),
+}
+"""Types of the links by which each input's file is found."""
+
 SAMPLED = frozenset({"LATENT", "GUIDER"})
 MAX_NODES = 100  # looked at: a prompt of very many costs no more
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Family and label of a network that reads images; both are empty for another network."""
+
+    family: str = ""
+    label: str = ""
+
+    def fits(self, facts: NodeFacts) -> bool:
+        """Return True where a node of these facts computes with the network."""
+        return self.family == facts.reads_images_with and facts.reads_images_variant in ("", self.label)
 
 
 class VisionMisfits:
@@ -33,42 +53,51 @@ class VisionMisfits:
 
     def find(self, prompt: Prompt, rules: Mapping[str, NodeRules]) -> Mapping[str, Problem]:
         """Return the problem of each node whose MODEL is of the wrong kind, by node id."""
-        found = ((node, self._problem_of(node, wanted, prompt, rules)) for node, wanted in _readers(prompt, rules))
-        return {node.id: problem for node, problem in found if problem is not None}
+        found: dict[str, Problem] = {}
+        for node, facts in _readers(prompt, rules):
+            names = (MODEL, CONDITIONING) if facts.reads_images_with else (MODEL,)
+            problems = (self._problem_of(node, facts, name, prompt, rules) for name in names)
+            problem = next((item for item in problems if item is not None), None)
+            if problem is not None:
+                found[node.id] = problem
+        return found
 
-    def _problem_of(self, node: Node, wanted: str, prompt: Prompt, rules: Mapping[str, NodeRules]) -> Problem | None:
-        files = files_behind(node, frozenset({"MODEL"}), prompt, rules)
-        if len(files) != 1:
-            return None
-        folder, name = files[0]
-        found = self._family(folder, name)
-        if found is None or found == wanted:
+    def _problem_of(
+        self, node: Node, facts: NodeFacts, input_name: str, prompt: Prompt, rules: Mapping[str, NodeRules]
+    ) -> Problem | None:
+        files = files_behind(node, THROUGH[input_name], prompt, rules)
+        found = self._reading(*files[0]) if len(files) == 1 else None
+        if found is None or (
+            found.family == facts.reads_images_with if input_name == CONDITIONING else found.fits(facts)
+        ):
             return None
         labels = {family.name: family.label for family in registry.vision_families()}
-        got = f"{labels[found]}, which reads images and denoises nothing" if found else "another network"
-        expected = labels.get(wanted, "a diffusion model")
-        message = f"{MODEL}: '{name}' is no model for this node; got {got}, expected {expected}"
-        extra = {"input_name": MODEL, "received_value": name}
-        return Problem(
-            "model_of_other_kind", "Model of another kind", message, extra, Explanation(message, field=MODEL)
-        )
+        wanted = facts.reads_images_variant or labels.get(facts.reads_images_with, "a diffusion model")
+        got = f"{found.label}, which reads images and denoises nothing" if found.family else "another network"
+        expected = f"the text encoder of {wanted}" if input_name == CONDITIONING else wanted
+        message = f"{input_name}: '{files[0][1]}' is no model for this node; got {got}, expected {expected}"
+        extra = {"input_name": input_name, "received_value": files[0][1]}
+        explanation = Explanation(message, field=input_name)
+        return Problem("model_of_other_kind", "Model of another kind", message, extra, explanation)
 
-    def _family(self, folder: str, name: str) -> str | None:
-        """Return the family of a file's network that reads images, "" for another one, None where nothing tells."""
+    def _reading(self, folder: str, name: str) -> Reading | None:
+        """Return the kind of a file's network; None where nothing tells."""
         try:
             path = self._folders.path(folder, name)
             if path is None or path.suffix.lower() not in SAFETENSORS_ENDINGS:
                 return None
-            found = self._answers.find(
-                path, ("vision",), lambda: registry.recognise_vision(SafetensorsFile(path).shapes)
-            )
+            return self._answers.find(path, ("vision",), lambda: _reading_of(SafetensorsFile(path)))
         except (BadModelFile, KeyError, OSError, ValueError):
             return None
-        return found[0].name if found else ""
 
 
-def _readers(prompt: Prompt, rules: Mapping[str, NodeRules]) -> Iterator[tuple[Node, str]]:
-    """Yield the nodes that compute with a MODEL, each with the family of what it reads images with, else ""."""
+def _reading_of(file: SafetensorsFile) -> Reading:
+    found = registry.recognise_vision(file.shapes)
+    return Reading() if found is None else Reading(found[0].name, found[0].variant_of(file.shapes))
+
+
+def _readers(prompt: Prompt, rules: Mapping[str, NodeRules]) -> Iterator[tuple[Node, NodeFacts]]:
+    """Yield the nodes that compute with a MODEL, each with the facts of its class."""
     num_found = 0
     for node in prompt.values():
         own = rules.get(node.class_type)
@@ -78,4 +107,4 @@ def _readers(prompt: Prompt, rules: Mapping[str, NodeRules]) -> Iterator[tuple[N
             num_found += 1
             if num_found > MAX_NODES:
                 return
-            yield node, facts.reads_images_with
+            yield node, facts

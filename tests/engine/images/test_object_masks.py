@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from darkroom.engine.images.object_labels import with_objects
-from darkroom.engine.images.object_masks import distinct, overlaps, without_specks
+from darkroom.engine.images.object_masks import distinct, overlaps, without_covered, without_specks
 from darkroom.engine.images.packed_masks import numbers_in, packed, unpacked
 
 
@@ -40,6 +40,13 @@ def test_an_island_that_is_half_of_a_mask_stays() -> None:
     alone = torch.full((1, 1, 8, 8), -1.0)
     alone[..., 0, 0] = 1.0
     assert without_specks(alone, 4).equal(alone)
+
+
+def test_a_mask_that_others_cover_is_hidden() -> None:
+    masks = torch.stack([2 * square(4), square(5), square(8, 2)])[:, None]  # the second keeps 9 of 25 pixels
+    assert without_covered(masks, 0.3, -10.0).equal(masks)
+    hidden = without_covered(masks, 0.4, -10.0)
+    assert hidden[::2].equal(masks[::2]) and bool((hidden[1] == -10.0)[masks[1] > 0].all())
 
 
 def test_packed_pixels_come_back() -> None:

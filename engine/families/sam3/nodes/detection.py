@@ -28,7 +28,7 @@ from darkroom.engine.families.sam3.prompt_encoder import NEGATIVE, POSITIVE, Poi
 from darkroom.engine.families.sam3.segmentation import FoundObject, ImagePrompts, ImageSegmenter
 from darkroom.engine.images.boxes import Box, boxes_by_image
 from darkroom.engine.models.vision_model import vision_model
-from darkroom.engine.nodes.base import NodeContext
+from darkroom.engine.nodes.base import NodeContext, NodeEnvironment
 from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.free_memory import check_fits
 from darkroom.engine.nodes.library.image.boxes import BoundingBox
@@ -43,7 +43,22 @@ MAX_PROMPTS = 1024  # points or boxes of an image
 VALUE_BYTES = 4
 
 
-@node("SAM3_Detect", display_name="SAM3 Detect", category=CATEGORY, python_module=MODULE,
+def _complaint(
+    environment: NodeEnvironment,
+    bboxes: object = None,
+    positive_coords: str | None = None,
+    negative_coords: str | None = None,
+) -> str | None:
+    """Return the fault of boxes and points that the prompt gives, None for good ones."""
+    try:
+        _points(positive_coords, negative_coords)
+        _boxes(bboxes)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+@node("SAM3_Detect", display_name="SAM3 Detect", category=CATEGORY, python_module=MODULE, check=_complaint,
       facts=NodeFacts(items="alone", reads_images_with=FAMILY),
       search_aliases=["sam3", "segment anything", "open vocabulary", "text detection", "segment"])  # fmt: skip
 def sam3_detect(
@@ -67,8 +82,7 @@ def sam3_detect(
     segmenting = vision_model(model, FAMILY)
     height, width = image.shape[1:3]
     points = _points(positive_coords, negative_coords)
-    boxes = [] if bboxes is None else boxes_by_image(bboxes)
-    _check_number("bboxes", max(map(len, boxes), default=0))
+    boxes = _boxes(bboxes)
     if conditioning:
         check_texts(segmenting.model.diffusion_model, conditioning)
     masks: list[torch.Tensor] = []
@@ -104,6 +118,13 @@ def _box_of(found: FoundObject) -> list[Box]:
         return []
     left, top, right, bottom = found.box
     return [{"x": left, "y": top, "width": right - left, "height": bottom - top, "score": found.score}]
+
+
+def _boxes(found: object) -> list[list[Box]]:
+    """Return the boxes of each image, none where none are given. Raises ValueError for others and for too many."""
+    boxes = [] if found is None else boxes_by_image(found)
+    _check_number("bboxes", max(map(len, boxes), default=0))
+    return boxes
 
 
 def _relative(box: Box, width: int, height: int) -> tuple[float, float, float, float]:

@@ -61,7 +61,12 @@ def _drawn(
         image = next(given, None)
         frame = torch.zeros(height, width, 3) if image is None else image[..., :3].cpu().float()
         if masks is not None and masks.shape[1]:
-            own = unpacked(masks[index].cpu()).float()[None]
-            objects = functional.interpolate(own, size=(height, width), mode="nearest")[0] > 0.5
+            objects = (_enlarged(mask, height, width) for mask in masks[index])
             frame = with_objects(frame, objects, tracks["scores"], opacity)
         yield frame.clamp(0, 1)[None]
+
+
+def _enlarged(mask: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """Return a packed mask [h, w / 8] in the size of the frames, bool [H, W]."""
+    pixels = unpacked(mask.cpu()).float()[None, None]
+    return functional.interpolate(pixels, size=(height, width), mode="nearest")[0, 0] > 0.5

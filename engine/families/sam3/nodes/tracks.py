@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional
 
 from darkroom.contract.graph.facts import NodeFacts
+from darkroom.engine.families.sam3.network_files import SAM_31
 from darkroom.engine.families.sam3.nodes.detection import CATEGORY, FAMILY, MODULE
 from darkroom.engine.families.sam3.nodes.inputs import (
     MaskInput,
@@ -36,10 +37,12 @@ from darkroom.engine.nodes.widgets import Float, Int, Text
 
 VALUE_BYTES = 4
 COPIES = 2  # of all masks, while they are put together
+STARTS = ("initial_mask", "conditioning")
+FACTS = NodeFacts(reads_images_with=FAMILY, reads_images_variant=SAM_31, needs_one_of=STARTS)
 
 
 @node("SAM3_VideoTrack", display_name="Run SAM3 Video Track", category=CATEGORY, python_module=MODULE,
-      facts=NodeFacts(reads_images_with=FAMILY), search_aliases=["sam3", "video", "track", "propagate"])  # fmt: skip
+      facts=FACTS, search_aliases=["sam3", "video", "track", "propagate"])  # fmt: skip
 def sam3_video_track(
     context: NodeContext,
     *,
@@ -61,11 +64,11 @@ def sam3_video_track(
     tracking = vision_model(model, FAMILY)
     network = tracking.model.diffusion_model
     if network.config.tracker is None:
-        raise ValueError("model: got SAM 3, which follows no objects here; expected SAM 3.1, such as sam3.1_multiplex")
+        raise ValueError(f"model: got SAM 3, which follows no objects here; expected {SAM_31}")
     if conditioning:
         check_texts(network, conditioning)
     elif initial_mask is None:
-        raise ValueError("initial_mask, conditioning: got neither, expected one of them")
+        raise ValueError(f"{', '.join(STARTS)}: got neither, expected one of them")
     if initial_mask is not None and not 0 < len(initial_mask) <= MAX_OBJECTS:
         raise ValueError(f"initial_mask: got {len(initial_mask)} masks, expected 1 to {MAX_OBJECTS}")
     limit = max_objects or MAX_OBJECTS

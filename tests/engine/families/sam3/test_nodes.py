@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from darkroom.contract.errors import PromptRejected
+from darkroom.contract.errors import Problem, PromptRejected
 from darkroom.engine.engine import Engine
 from darkroom.engine.errors import BadModelFile
 from darkroom.engine.families import registry
@@ -154,6 +155,13 @@ def test_a_file_of_sizes_that_have_no_heads_is_refused_by_name(folder: Path) -> 
 # --- prompts ---
 
 
+SAVING = {
+    "KSampler": node("SaveLatent", samples=["5", 0], filename_prefix="a"),
+    "SAM3_Detect": node("MaskPreview", mask=["5", 0]),
+    "SAM3_VideoTrack": node("SAM3_TrackPreview", track_data=["5", 0], opacity=0.5, fps=8.0),
+}
+
+
 def workflow(checkpoint: str, reader: dict[str, Any]) -> dict[str, Any]:
     return {
         "1": node("CheckpointLoaderSimple", ckpt_name=checkpoint),
@@ -161,9 +169,7 @@ def workflow(checkpoint: str, reader: dict[str, Any]) -> dict[str, Any]:
         "3": node("CLIPTextEncode", clip=["1", 1], text="a boat"),
         "4": node("EmptyLatentImage", width=64, height=64, batch_size=1),
         "5": reader,
-        "6": node("SaveLatent", samples=["5", 0], filename_prefix="a")
-        if reader["class_type"] == "KSampler"
-        else node("MaskPreview", mask=["5", 0]),
+        "6": SAVING[reader["class_type"]],
     }
 
 
@@ -176,19 +182,69 @@ DETECTOR = node(
 )
 
 
+TRACKER = node(
+    "SAM3_VideoTrack", model=["1", 0], images=["2", 0], conditioning=["3", 0], detection_threshold=0.5, max_objects=4,
+    detect_interval=1,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path) -> Iterator[Engine]:
+    with Engine(EngineSettings(base_directory=folder, cpu=True)) as engine:
+        yield engine
+
+
+def refusal(engine: Engine, prompt: dict[str, Any]) -> Problem:
+    """Return the only problem of node 5."""
+    with pytest.raises(PromptRejected) as refused:
+        engine.check(prompt)
+    (problem,) = refused.value.node_problems["5"].problems
+    return problem
+
+
 @pytest.mark.parametrize(
     ("checkpoint", "reader", "found"),
-    [("sam31_small.safetensors", SAMPLER, "got SAM 3"), ("sd15.safetensors", DETECTOR, "expected SAM 3")],
+    [
+        ("sam31_small.safetensors", SAMPLER, "got SAM 3.1, which reads images"),
+        ("sd15.safetensors", DETECTOR, "got another network, expected SAM 3"),
+        ("sd15.safetensors", TRACKER, "got another network, expected SAM 3.1"),
+        ("sam3_small.safetensors", TRACKER, "got SAM 3, which reads images and denoises nothing, expected SAM 3.1"),
+    ],
 )
 def test_a_model_of_the_wrong_kind_is_refused_before_the_run(
-    folder: Path, checkpoint: str, reader: dict[str, Any], found: str
+    engine: Engine, checkpoint: str, reader: dict[str, Any], found: str
 ) -> None:
-    with Engine(EngineSettings(base_directory=folder, cpu=True)) as engine:
-        with pytest.raises(PromptRejected) as refused:
-            engine.check(workflow(checkpoint, reader))
-        (problem,) = refused.value.node_problems["5"].problems
-        assert found in problem.details and problem.extra_info["input_name"] == "model"
-        engine.check(workflow("sam31_small.safetensors" if reader is DETECTOR else "sd15.safetensors", reader))
+    problem = refusal(engine, workflow(checkpoint, reader))
+    assert found in problem.details and problem.extra_info["input_name"] == "model"
+    engine.check(workflow("sd15.safetensors" if reader is SAMPLER else "sam31_small.safetensors", reader))
+
+
+@pytest.mark.parametrize("reader", [DETECTOR, TRACKER], ids=["detect", "track"])
+def test_a_text_of_another_models_encoder_is_refused_before_the_run(engine: Engine, reader: dict[str, Any]) -> None:
+    prompt = workflow("sam31_small.safetensors", {**reader, "inputs": {**reader["inputs"], "conditioning": ["3", 0]}})
+    engine.check(prompt)
+    prompt["7"] = node("CheckpointLoaderSimple", ckpt_name="sd15.safetensors")
+    prompt["3"]["inputs"]["clip"] = ["7", 1]
+    problem = refusal(engine, prompt)
+    assert "expected the text encoder of SAM 3" in problem.details
+    assert problem.extra_info == {"input_name": "conditioning", "received_value": "sd15.safetensors"}
+
+
+def test_a_video_without_anything_to_follow_is_refused_before_the_run(engine: Engine) -> None:
+    given = {name: value for name, value in TRACKER["inputs"].items() if name != "conditioning"}
+    problem = refusal(engine, workflow("sam31_small.safetensors", {**TRACKER, "inputs": given}))
+    assert problem.type == "required_input_missing"
+    assert problem.details == "initial_mask, conditioning: got none of them, expected one"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("positive_coords", "[3]"), ("negative_coords", '[{"x": NaN, "y": 1}]'), ("bboxes", [{"x": 1, "y": 2}])],
+)
+def test_prompts_that_are_given_as_values_are_refused_before_the_run(engine: Engine, name: str, value: object) -> None:
+    reader = {**DETECTOR, "inputs": {**DETECTOR["inputs"], name: value}}
+    problem = refusal(engine, workflow("sam31_small.safetensors", reader))
+    assert problem.extra_info["input_name"] == name
 
 
 # --- texts ---
