@@ -105,7 +105,7 @@ class PromptEncoder(nn.Module):
         return torch.where(labels == NOT_A_POINT, self.not_a_point_embed.weight.to(placed), placed)
 
     def mask(self, masks: torch.Tensor | None) -> torch.Tensor:
-        """Return the addition to the cells [B or 1, D, h or 1, w or 1], of logits of masks [B, 1, 4 h, 4 w] or of none."""
+        """Return the addition to the cells [B or 1, D, h or 1, w or 1], of logits of masks [B, 1, 4 h, 4 w] or none."""
         if masks is None:
             return self.no_mask_embed.weight[..., None, None]
         out: torch.Tensor = self.mask_downscaling(masks)

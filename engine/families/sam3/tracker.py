@@ -108,7 +108,7 @@ class Tracker(nn.Module):
     def remembered_masks(
         self, frame: torch.Tensor, masks: torch.Tensor, is_there: torch.Tensor, is_given: torch.Tensor
     ) -> torch.Tensor:
-        """Return the features [G, h w, D] that are remembered of masks [N, 1, H, W], as logits, in a frame [1, D, h, w].
+        """Return the features [G, h w, D] that are remembered of masks [N, 1, H, W] (logits) in a frame [1, D, h, w].
 
         `is_there` and `is_given` [N] are 1 for objects that are seen, and whose mask is sure.
         """
