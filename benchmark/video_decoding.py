@@ -44,7 +44,7 @@ from darkroom.engine.models.video_vae import VideoVae
 from darkroom.engine.settings import EngineSettings
 
 RESULTS = Path(__file__).parent / "results" / "video_decoding.json"
-FAMILIES = ("wan", "wan22", "ltx_video", "mochi", "cosmos1", "hunyuan_video", "seedvr2")
+FAMILIES = ("wan", "wan22", "ltx_video", "mochi", "cosmos1", "hunyuan_video")
 FRAMES = (17, 65, 129)
 MODES = ("held", "streamed", "tiled")
 ANIMATIONS, ANIMATED_FAMILY = ("animated_webp", "animated_png"), "wan"

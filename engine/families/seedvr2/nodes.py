@@ -73,7 +73,7 @@ def seedvr2_post_processing(
     images of other channels than the originals, and where all frames together would not fit the free memory.
     """
     frames = RestoredFrames(images, original_resized_images, color_correction_method)
-    made = frames.shape
+    *_, height, width, channels = frames.shape
 
     def compute() -> Iterator[torch.Tensor]:
         for done, frame in enumerate(frames, start=1):
@@ -82,11 +82,11 @@ def seedvr2_post_processing(
             yield frame[None]
 
     held_bytes = images.get_ram_usage() if isinstance(images, FrameStream) else images.nbytes
-    stream = FrameStream((len(frames), *made[-3:]), compute, held_bytes + original_resized_images.nbytes)
+    stream = FrameStream((len(frames), height, width, channels), compute, held_bytes + original_resized_images.nbytes)
     if context.output_is_streamed():
         return stream
-    check_fits(context, "images", math.prod(made) * torch.float32.itemsize)
-    return stream.whole().view(made)
+    check_fits(context, "images", math.prod(frames.shape) * torch.float32.itemsize)
+    return stream.whole().view(frames.shape)
 
 
 @node("SeedVR2Conditioning", display_name="Apply SeedVR2 Conditioning", category="model/conditioning",

@@ -28,7 +28,7 @@ from darkroom.engine.families.seedvr2.layers import (
     Rotation,
     SeedVr2Config,
 )
-from darkroom.engine.families.seedvr2.windows import KINDS, Grid, Sizes, WindowedTokens, windowed_tokens
+from darkroom.engine.families.seedvr2.windows import KINDS, Sizes, WindowedTokens, windowed_tokens
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.norms import RmsNorm
 from darkroom.engine.layers.shapes import Shapes, count_children
@@ -166,16 +166,15 @@ class SeedVr2Transformer(nn.Module):
             video = self.adaptive_norm(video, scale, shift, self.vid_out_norm)
         return _cells(self.vid_out(video), x.shape)
 
-    def windows(self, grid: Grid) -> WindowedTokens:
+    def windows(self, grid: Sequence[int]) -> WindowedTokens:
         """Return the windows of latents of so many frames, rows and columns of cells, on the CPU."""
         frames, rows, columns = grid
         return windowed_tokens((frames, rows // CELLS, columns // CELLS), is_relative=self.config.is_relative)
 
     def _windows_of(self, x: torch.Tensor) -> WindowedTokens:
-        found = self.windows((x.shape[2], x.shape[3], x.shape[4]))
-        return WindowedTokens(
-            *(item.to(x.device) for item in (found.order, found.places, found.positions)), found.sizes
-        )
+        found = self.windows(x.shape[2:])
+        order, places, positions = (item.to(x.device) for item in (found.order, found.places, found.positions))
+        return WindowedTokens(order, places, positions, found.sizes)
 
     def _through_blocks(
         self, video: torch.Tensor, text: torch.Tensor, time: torch.Tensor, windows: WindowedTokens, options: Options
@@ -209,7 +208,7 @@ class SeedVr2Transformer(nn.Module):
             count = self.config.num_frequencies
             frequencies = torch.linspace(1.0, RELATIVE_FREQUENCY, count, device=positions.device) * math.pi
             return _rotation(positions, frequencies), None
-        attention: Any = self.blocks[kind].attn  # type: ignore[union-attr]
+        attention: Any = self.blocks[kind].attn
         frequencies = attention.rope.rope["freqs"].to(positions)
         steps = torch.arange(text_tokens, device=positions.device, dtype=positions.dtype)
         behind = torch.cat([positions[:, :1] + text_tokens, positions[:, 1:]], dim=1)

@@ -112,10 +112,10 @@ def test_parts_that_do_not_fit_each_other_are_refused(
 
 def test_parts_of_other_sizes_or_of_images_are_refused(context: NodeContext) -> None:
     with pytest.raises(ValueError, match="part 1 is of another video"):
-        seedvr2_temporal_merge(context, latents=[latent(5), latent(5, side=6)], temporal_overlap=[0])  # type: ignore[arg-type]
+        seedvr2_temporal_merge(context, latents=[latent(5), latent(5, side=6)], temporal_overlap=[0])
     image: Any = {"samples": torch.zeros(1, 4, 8, 8)}
     with pytest.raises(ValueError, match="latents: not those of videos"):
-        seedvr2_temporal_merge(context, latents=[image], temporal_overlap=[0])  # type: ignore[arg-type]
+        seedvr2_temporal_merge(context, latents=[image], temporal_overlap=[0])
 
 
 @pytest.mark.parametrize(("free_gib", "length"), [(0, 1), (12.0, 1), (80.0, 15), (10000.0, 20)])
