@@ -1,17 +1,18 @@
-"""The node that makes a camera of numbers."""
+"""Nodes that make a camera of numbers, or of an angle about a subject with its description."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+from darkroom.engine.media.camera_angles import described_angle, subject_camera
 from darkroom.engine.media.cameras import Lens, looking_at, orbiting, turned
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
-from darkroom.engine.nodes.markers import Out
+from darkroom.engine.nodes.markers import Optional, Out
 from darkroom.engine.nodes.parameters import DynamicChoice, Field
-from darkroom.engine.nodes.sockets import CAMERA
-from darkroom.engine.nodes.widgets import Combo, Float
+from darkroom.engine.nodes.sockets import CAMERA, IMAGE, STRING
+from darkroom.engine.nodes.widgets import Combo, Float, Int, Text
 
 REACH = 1000.0
 FAR = Float(min=-REACH, max=REACH, step=0.01)
@@ -35,6 +36,8 @@ MODES = (
         ),
     ),
 )
+ANGLE_ALIASES = ["multi angle", "camera view", "orbit camera", "shot angle", "camera prompt"]
+ANGLE_VIEW = Text(multiline=False, extra={"widgetType": "CAMERA_ANGLE_VIEW", "socketless": True})
 ALIASES = ["camera position", "make camera info", "orbit camera", "look at camera"]
 
 Target = Annotated[float, ADVANCED]
@@ -65,4 +68,24 @@ def create_camera_info(
     return turned(position, [mode[f"quat_{axis}"] for axis in "wxyz"], lens)
 
 
-NODES = (create_camera_info,)
+@node("CameraAngle", display_name="Compose Camera Angle Prompt", category="3d",
+      python_module="comfy_extras.nodes_camera_angle", search_aliases=ANGLE_ALIASES)  # fmt: skip
+def camera_angle(
+    context: NodeContext,
+    *,
+    horizontal_angle: Annotated[int, Int(min=0, max=360, step=1)] = 0,
+    vertical_angle: Annotated[int, Int(min=-30, max=60, step=1)] = 0,
+    zoom: Annotated[float, Float(min=0.0, max=10.0, step=0.1)] = 5.0,
+    image: Annotated[IMAGE | None, Optional()] = None,
+    view: Annotated[str, ANGLE_VIEW, Optional()] = "",
+) -> tuple[Annotated[CAMERA, Out("camera_info")], Annotated[STRING, Out("prompt")]]:
+    """Return the camera at an angle about a subject, and a description of its shot for prompts.
+
+    `image` and `view` are of the page's preview alone.
+    """
+    return subject_camera(horizontal_angle, vertical_angle, zoom), described_angle(
+        horizontal_angle, vertical_angle, zoom
+    )
+
+
+NODES = (create_camera_info, camera_angle)
