@@ -6,7 +6,7 @@ the original checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,7 +37,8 @@ class MiniMaxH3Config:
     """Configuration of the network, with the names of the published `config.json` where it has them.
 
     `curve_points` is the number of noise levels in the table of a network whose modulations read a few coordinates of
-    the time instead of its embedding, 0 for others. `sigma_shift_video` and `sigma_shift_audio` are the shifts of the
+    the time instead of its embedding, 0 for others. `gate_compress`: blocks have the gate of attention among tiles, for
+    Video Sparse Attention. `sigma_shift_video` and `sigma_shift_audio` are the shifts of the
     noise levels of the two streams.
     """
 
@@ -55,6 +56,7 @@ class MiniMaxH3Config:
     time_embed_dim: int = 2688
     num_frequencies: int = 16
     curve_points: int = 0
+    gate_compress: bool = False
     norm_eps: float = 1e-5
     qk_norm_eps: float = 1e-5
     final_norm_eps: float = 1e-5
@@ -77,23 +79,35 @@ class TimeEmbedder(nn.Module):
 
 
 class Attention(nn.Module):
-    def __init__(self, config: MiniMaxH3Config) -> None:
+    """Attention in one stream. `to_gate_compress` is read by `sparse_attention.py` alone; None where there is none."""
+
+    def __init__(self, config: MiniMaxH3Config, *, has_gate: bool = False) -> None:
         super().__init__()
         self.heads, self.head_dim = config.num_heads, config.head_dim
         inner = self.heads * self.head_dim
         self.qkv_proj = Linear(config.hidden_size, inner * 3, bias=False)
+        self.to_gate_compress = Linear(config.hidden_size, inner, bias=False) if has_gate else None
         self.q_norm, self.k_norm = (RmsNorm(config.head_dim, config.qk_norm_eps) for _ in range(2))
         self.out_proj = Linear(inner, config.hidden_size, bias=False)
         self.rotary_heads = RotaryHeads(RotaryLayout.HALVES, token_dim=1)
 
     def forward(self, x: torch.Tensor, rotation: Rotation | None, options: Options | None) -> torch.Tensor:
         """Return [B, S, D]. `rotation` is that of queries and keys, None for tokens without positions."""
-        q, k, v = self.qkv_proj(x).chunk(3, dim=-1)
-        q, k = (item.reshape(*item.shape[:2], self.heads, self.head_dim) for item in (q, k))  # [B, S, H, W]
-        q, k = self.rotary_heads([(q, self.q_norm)], [(k, self.k_norm)], rotation)
+        q, k, v = self.projected(x, rotation)
         attended = optimized_attention(q.flatten(2), k.flatten(2), v, self.heads, transformer_options=options)
         out: torch.Tensor = self.out_proj(attended)
         return out
+
+    def projected(self, x: torch.Tensor, rotation: Rotation | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return queries and keys [B, S, H, W], normalised and rotated, and values [B, S, H * W]."""
+        q, k, v = self.qkv_proj(x).chunk(3, dim=-1)
+        q, k = (item.reshape(*item.shape[:2], self.heads, self.head_dim) for item in (q, k))
+        q, k = self.rotary_heads([(q, self.q_norm)], [(k, self.k_norm)], rotation)
+        return q, k, v
+
+
+AttentionFunction = Callable[[Attention, torch.Tensor, Rotation, Options | None], torch.Tensor]
+"""The layer, its input [B, S, D], rotation and options -> [B, S, D]."""
 
 
 class Mlp(nn.Module):
@@ -181,7 +195,7 @@ class DitBlock(nn.Module):
     def __init__(self, config: MiniMaxH3Config) -> None:
         super().__init__()
         self.norm1, self.norm2 = (RmsNorm(config.hidden_size, config.norm_eps) for _ in range(2))
-        self.attn, self.mlp = Attention(config), Mlp(config)
+        self.attn, self.mlp = Attention(config, has_gate=config.gate_compress), Mlp(config)
         self.adaln_proj = AdalnProj(config, 6, NUM_MODALITIES)
         self.adaptive_norm, self.residual = AdaptiveNorm("none"), GatedResidual(is_joined=True)
         self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
@@ -193,12 +207,20 @@ class DitBlock(nn.Module):
         stretches: Sequence[Modulated],
         rotation: Rotation,
         options: Options | None,
+        attention: AttentionFunction | None = None,
     ) -> torch.Tensor:
-        """Return [B, S, D]. `times` [B, M, time_embed_dim] are those of the noise levels that stretches name."""
+        """Return [B, S, D]. `times` [B, M, time_embed_dim] are those of the noise levels that stretches name.
+
+        `attention` is called with the layer of attention, in its place.
+        """
         tables = self.adaln_proj(times).to(x.dtype)
         # Taken when they are needed: of tokens with levels of their own each is as large as the tokens.
         shift, scale = modulators(tables[:, :, :, :2], stretches)
-        attended = self.attn(self.adaptive_norm(x, scale, shift, self.norm1), rotation, options)
+        normed = self.adaptive_norm(x, scale, shift, self.norm1)
+        if attention is None:
+            attended = self.attn(normed, rotation, options)
+        else:
+            attended = attention(self.attn, normed, rotation, options)
         gate, shift, scale = modulators(tables[:, :, :, 2:5], stretches)
         x, normed = self.residual_norm(x, attended, gate, scale, shift, norm=self.norm2)
         (gate,) = modulators(tables[:, :, :, 5:], stretches)

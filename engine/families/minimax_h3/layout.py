@@ -49,6 +49,19 @@ class Stretch(NamedTuple):
     num_tokens: int
 
 
+class Sequencing(NamedTuple):
+    """The stretches of a sequence, and the frames, rows and columns of tokens of the video, which is the last one."""
+
+    stretches: Sequence[Stretch]
+    grid: tuple[int, int, int]
+
+    def ends(self) -> tuple[int, int]:
+        """Return how many tokens are before the audio that is made, and before the video that is made."""
+        total = sum(item.num_tokens for item in self.stretches)
+        audio, video = (item.num_tokens for item in self.stretches[-2:])
+        return total - video - audio, total - video
+
+
 def flat(stretches: Sequence[Stretch]) -> tuple[int, ...]:
     """Return stretches as numbers alone, as inputs of networks are."""
     return tuple(number for stretch in stretches for number in stretch)

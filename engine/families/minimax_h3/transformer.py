@@ -6,7 +6,8 @@ noise levels, `t h w` latent frames, rows and columns, `T` latent frames of audi
 original checkpoints.
 
 `transformer_options` is the dictionary by which custom nodes reach inside (ComfyUI's): `patches_replace["dit"]` has
-functions in place of blocks, by `("double_block", i)`.
+functions in place of blocks, by `("double_block", i)`. Their arguments have the tokens (`img`), the `layout`
+(`Sequencing`) and what a block is called with; an `attention` that they add stands in place of the block's own.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from darkroom.engine.families.minimax_h3.layers import (
     TimeEmbedder,
     TokenRefiner,
 )
-from darkroom.engine.families.minimax_h3.layout import CELLS, Source, Stretch, from_flat
+from darkroom.engine.families.minimax_h3.layout import CELLS, Sequencing, Source, Stretch, from_flat
 from darkroom.engine.families.minimax_h3.noise_levels import AUDIO_TIME, VIDEO_TIME, NoiseLevels, levels_of
 from darkroom.engine.families.minimax_h3.sampling import shifted_again
 from darkroom.engine.families.minimax_h3.tokens import audio_of, audio_tokens, video_of, video_tokens
@@ -74,6 +75,7 @@ def minimax_h3_config(shapes: Shapes) -> MiniMaxH3Config:
         text_dim=shapes["condition_proj.weight"][1],
         num_frequencies=shapes["rope.inv_freq"][0],
         curve_points=curve_points,
+        gate_compress=f"{block}.attn.to_gate_compress.weight" in shapes,
         **embedder,
     )
 
@@ -193,14 +195,16 @@ class MiniMaxH3Transformer(nn.Module):
         )
         embedded = self._embedded(times.all(), dtype)
         modulated = [Modulated(times.level_of(item), item.modality, item.num_tokens) for item in stretches]
-        h = self._through_blocks(h, embedded, modulated, self._rotation(positions, dtype), options)
+        frames, rows, columns = whole.shape[-3:]
+        layout = Sequencing(stretches, (frames, rows // CELLS, columns // CELLS))
+        h = self._through_blocks(h, embedded, modulated, self._rotation(positions, dtype), layout, options)
         num_audio, num_video = (item.num_tokens for item in stretches[-2:])
-        rows, audio_rows = self.final_layer(
+        made_video, made_audio = self.final_layer(
             h[:, -num_video:], h[:, -num_video - num_audio : -num_video], embedded,
             [modulated[-1].level, modulated[-2].level],
         )  # fmt: skip
-        made = video_of(rows, whole.shape)[..., : video.shape[-2], : video.shape[-1]]
-        return [-made.to(video.dtype), -audio_of(audio_rows).to(audio.dtype)]
+        made = video_of(made_video, whole.shape)[..., : video.shape[-2], : video.shape[-1]]
+        return [-made.to(video.dtype), -audio_of(made_audio).to(audio.dtype)]
 
     def _through_blocks(
         self,
@@ -208,12 +212,14 @@ class MiniMaxH3Transformer(nn.Module):
         times: torch.Tensor,
         stretches: Sequence[Modulated],
         rotation: Rotation,
+        layout: Sequencing,
         options: Options,
     ) -> torch.Tensor:
         """Return [B, S, D] after all blocks, or what nodes put in their place."""
         replaced = options.get("patches_replace", {}).get("dit", {})
         inputs = {
-            "t_emb": times, "mod_segments": stretches, "rope_freqs": rotation, "transformer_options": options,
+            "t_emb": times, "mod_segments": stretches, "rope_freqs": rotation, "layout": layout,
+            "transformer_options": options,
         }  # fmt: skip
         for index, block in enumerate(self.blocks):
             replacement = replaced.get(("double_block", index))
@@ -246,7 +252,10 @@ def _as_function(block: nn.Module) -> BlockFunction:
     """Return a block in the form in which custom nodes call it."""
 
     def original(args: dict[str, Any]) -> dict[str, torch.Tensor]:
-        out = block(args["img"], args["t_emb"], args["mod_segments"], args["rope_freqs"], args["transformer_options"])
+        out = block(
+            args["img"], args["t_emb"], args["mod_segments"], args["rope_freqs"], args["transformer_options"],
+            args.get("attention"),
+        )  # fmt: skip
         return {"img": out}
 
     return original

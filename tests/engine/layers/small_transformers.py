@@ -661,6 +661,10 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         lambda: MiniMaxH3Transformer(replace(MINIMAX_H3, curve_points=8)),
         _of((4, 2, 4, 6), 24, 1000.0, {**AUDIO_VIDEO, **GUIDED}),
     ),
+    "minimax_h3 with gates": SmallTransformer(
+        lambda: MiniMaxH3Transformer(replace(MINIMAX_H3, gate_compress=True)),
+        _of((4, 2, 4, 6), 24, 1000.0, AUDIO_VIDEO),
+    ),
     "ace_step": SmallTransformer(
         lambda: AceStepTransformer(
             AceStepConfig(

@@ -1,7 +1,7 @@
-"""Node classes made for MiniMax H3: latents of videos with audio, what they begin with or refer to, noise levels."""
+"""Node classes made for MiniMax H3: latents of videos with audio, guides, references, levels, sparse attention."""
 
 from __future__ import annotations
 
-from darkroom.engine.families.minimax_h3.nodes import guides, references, videos
+from darkroom.engine.families.minimax_h3.nodes import guides, references, sparse_attention, videos
 
-NODES = (*videos.NODES, *guides.NODES, *references.NODES)
+NODES = (*videos.NODES, *guides.NODES, *references.NODES, *sparse_attention.NODES)

@@ -17,14 +17,14 @@ from darkroom.engine.families.minimax_h3.tokens import audio_of, audio_tokens, v
 from darkroom.engine.families.minimax_h3.transformer import AUDIO_SHIFT, CURVE, VIDEO_SHIFT, minimax_h3_config
 from tests.engine.layers.small_transformers import small_transformer
 
-NAME, GUIDED = "minimax_h3", "minimax_h3 with guides and masks"
+NAME, GUIDED, GATED = "minimax_h3", "minimax_h3 with guides and masks", "minimax_h3 with gates"
 
 
 def shapes_of(network: torch.nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(weight.shape) for name, weight in network.state_dict().items()}
 
 
-@pytest.mark.parametrize("name", [NAME, GUIDED])
+@pytest.mark.parametrize("name", [NAME, GUIDED, GATED])
 def test_its_configuration_is_that_of_its_tensors(name: str) -> None:
     network: Any = small_transformer(name)[0]
     config = network.config
