@@ -11,7 +11,7 @@ to.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 TILE = 64  # tokens
 MAX_GATHERED_BYTES = 256 << 20  # of keys, and of values, at one time
+MAX_KEPT = 4  # orders of tokens: of the sides of guidance, say
 NEVER = float("-inf")
 
 
@@ -67,6 +68,21 @@ def tiles_in_order(
     tokens = torch.arange(padded)
     tokens[num_tokens:] = -1
     return Tiles.of(tokens.view(-1, TILE), sinks=sinks, full=full, keeps_means=keeps_means)
+
+
+class KeptTiles:
+    """The last `MAX_KEPT` orders of tokens, on their devices, so that each is made once for a run."""
+
+    def __init__(self) -> None:
+        self._tiles: dict[Hashable, Tiles] = {}
+
+    def find(self, key: Hashable, device: torch.device, make: Callable[[], Tiles]) -> Tiles:
+        """Return the tiles of a key on a device; `make` returns those that are not kept."""
+        place = (key, str(device))
+        if place not in self._tiles:
+            self._tiles = dict(list(self._tiles.items())[1 - MAX_KEPT :])
+            self._tiles[place] = make().to(device)
+        return self._tiles[place]
 
 
 def block_sparse_attention(

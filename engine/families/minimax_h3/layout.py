@@ -50,10 +50,16 @@ class Stretch(NamedTuple):
 
 
 class Sequencing(NamedTuple):
-    """The stretches of a sequence, and the frames, rows and columns of tokens of the video, which is the last one."""
+    """The stretches of a sequence, and the frames, rows and columns of cells of the video, which is the last one."""
 
     stretches: Sequence[Stretch]
-    grid: tuple[int, int, int]
+    size: tuple[int, int, int]
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Frames, rows and columns of tokens of the video."""
+        frames, rows, columns = self.size
+        return frames, -(-rows // CELLS), -(-columns // CELLS)
 
     def ends(self) -> tuple[int, int]:
         """Return how many tokens are before the audio that is made, and before the video that is made."""

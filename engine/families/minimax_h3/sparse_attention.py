@@ -7,23 +7,23 @@ means is added. Sparse-Linear Attention has tiles of tokens as they follow each 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
-from typing import Any
 
 import torch
 
-from darkroom.engine.diffusion.options import Options
-from darkroom.engine.diffusion.sparse_attention import MAX_KEPT, SparseSchedule
+from darkroom.engine.diffusion.sparse_schedule import SparseSchedule
 from darkroom.engine.families.minimax_h3.layers import Attention, Rotation
 from darkroom.engine.families.minimax_h3.layout import Sequencing, Source
-from darkroom.engine.layers.block_sparse_attention import TILE, Tiles, block_sparse_attention, tiles_in_order
+from darkroom.engine.layers.block_sparse_attention import (
+    TILE,
+    KeptTiles,
+    Tiles,
+    block_sparse_attention,
+    tiles_in_order,
+)
 
 CUBE = (4, 4, 4)  # frames, rows and columns of tokens
-
-BlockPatch = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, torch.Tensor]]
 
 
 class Method(StrEnum):
@@ -89,16 +89,15 @@ class SparseBlocks:
     def __init__(self, schedule: SparseSchedule, method: Method, share: float, sinks: Sinks) -> None:
         self.schedule = schedule
         self._method, self._share, self._sinks = method, share, sinks
-        self._tiles: dict[object, Tiles] = {}  # by layout and device
+        self._tiles = KeptTiles()
 
     def tiles(self, layout: Sequencing, device: torch.device) -> Tiles:
         """Return the tiles of a sequence on a device, made when it is first met."""
-        key = (tuple(layout.stretches), layout.grid, str(device))
-        if key not in self._tiles:
-            made = cube_tiles(layout) if self._method is Method.CUBES else ordered_tiles(layout, self._sinks)
-            self._tiles = dict(list(self._tiles.items())[1 - MAX_KEPT :])
-            self._tiles[key] = made.to(device)
-        return self._tiles[key]
+        key = (tuple(layout.stretches), layout.size)
+        return self._tiles.find(key, device, lambda: self._made(layout))
+
+    def _made(self, layout: Sequencing) -> Tiles:
+        return cube_tiles(layout) if self._method is Method.CUBES else ordered_tiles(layout, self._sinks)
 
     def attend(self, layer: Attention, x: torch.Tensor, rotation: Rotation, tiles: Tiles) -> torch.Tensor:
         """Return the layer's sparse attention [B, S, D] of its input [B, S, D]."""
@@ -108,31 +107,3 @@ class SparseBlocks:
         mixed = block_sparse_attention(q, k, v.view_as(q), tiles, self._share, coarse_gate=coarse)
         out: torch.Tensor = layer.out_proj(mixed.flatten(2))
         return out
-
-
-@dataclass(frozen=True, slots=True)
-class SparseBlock:
-    """A function in place of a block, whose attention is sparse. `previous` stood there before, if any did."""
-
-    blocks: SparseBlocks
-    index: int
-    previous: BlockPatch | None = None
-
-    def __call__(self, args: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """Return the block's result for its arguments."""
-        x: torch.Tensor = args["img"]
-        if self.blocks.schedule.is_sparse(args["transformer_options"], x.shape[1], self.index):
-            tiles = self.blocks.tiles(args["layout"], x.device)
-
-            def attend(layer: Attention, x: torch.Tensor, rotation: Rotation, options: Options | None) -> torch.Tensor:
-                return self.blocks.attend(layer, x, rotation, tiles)
-
-            args = {**args, "attention": attend}
-        if self.previous is not None:
-            return self.previous(args, extra)
-        result: dict[str, torch.Tensor] = extra["original_block"](args)
-        return result
-
-    def __deepcopy__(self, memo: object) -> SparseBlock:
-        """Return itself: clones of a MODEL share the order of tokens."""
-        return self

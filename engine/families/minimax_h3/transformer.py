@@ -195,8 +195,8 @@ class MiniMaxH3Transformer(nn.Module):
         )
         embedded = self._embedded(times.all(), dtype)
         modulated = [Modulated(times.level_of(item), item.modality, item.num_tokens) for item in stretches]
-        frames, rows, columns = whole.shape[-3:]
-        layout = Sequencing(stretches, (frames, rows // CELLS, columns // CELLS))
+        frames, rows, columns = video.shape[-3:]
+        layout = Sequencing(stretches, (frames, rows, columns))
         h = self._through_blocks(h, embedded, modulated, self._rotation(positions, dtype), layout, options)
         num_audio, num_video = (item.num_tokens for item in stretches[-2:])
         made_video, made_audio = self.final_layer(

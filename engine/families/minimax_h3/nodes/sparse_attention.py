@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
-from darkroom.engine.diffusion.sparse_attention import SparseOverride, SparseSchedule, block_ranges
-from darkroom.engine.families.minimax_h3.sparse_attention import Method, Sinks, SparseBlock, SparseBlocks
+import torch
+
+from darkroom.engine.diffusion.options import Options
+from darkroom.engine.diffusion.sparse_schedule import SparseSchedule, block_ranges
+from darkroom.engine.families.minimax_h3.layers import Attention, Rotation
+from darkroom.engine.families.minimax_h3.nodes.block_functions import Arguments, BlockFunction, Function, set_in_blocks
+from darkroom.engine.families.minimax_h3.sparse_attention import Method, Sinks, SparseBlocks
 from darkroom.engine.families.minimax_h3.transformer import MiniMaxH3Transformer
 from darkroom.engine.log_context import report_warning
-from darkroom.engine.models.model import Model
+from darkroom.engine.models.patching.sparse_override import SparseOverride
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.markers import Out
@@ -29,6 +35,26 @@ METHODS = (
 Percent = Annotated[float, Float(min=0.0, max=1.0, step=0.01)]
 
 log = logging.getLogger(__name__)
+
+
+class SparseBlock(BlockFunction):
+    """A function in place of a block, whose attention is sparse where the schedule of `blocks` says so."""
+
+    def __init__(self, blocks: SparseBlocks, index: int, previous: Function | None = None) -> None:
+        super().__init__(index, previous)
+        self._blocks = blocks
+
+    def __call__(self, args: Arguments, extra: Arguments) -> dict[str, torch.Tensor]:
+        """Return the block's result for its arguments."""
+        tokens: torch.Tensor = args["img"]
+        if not self._blocks.schedule.is_sparse(args["transformer_options"], tokens.shape[1], self.index):
+            return self.inner(args, extra)
+        tiles = self._blocks.tiles(args["layout"], tokens.device)
+
+        def attend(layer: Attention, x: torch.Tensor, rotation: Rotation, options: Options | None) -> torch.Tensor:
+            return self._blocks.attend(layer, x, rotation, tiles)
+
+        return self.inner({**args, "attention": attend}, extra)
 
 
 @node(
@@ -70,7 +96,8 @@ def block_sparse_attention(
     schedule = SparseSchedule(highest, lowest, min_tokens, block_ranges(dense_blocks))
     share = selection["keep_percent"] / 100.0
     if isinstance(network, MiniMaxH3Transformer):
-        _set_in_blocks(sparse, network, SparseBlocks(schedule, Method(name), share, Sinks(sink_conditioning)))
+        blocks = SparseBlocks(schedule, Method(name), share, Sinks(sink_conditioning))
+        set_in_blocks(sparse, range(network.config.num_layers), partial(SparseBlock, blocks))
         if name == Method.CUBES.value and not network.config.gate_compress:
             message = "BlockSparseAttention: the model has no gates for vsa, attention among means of cubes is left out"
             report_warning(log, "sparse_attention_without_gates", message)
@@ -79,14 +106,6 @@ def block_sparse_attention(
     options[OVERRIDE] = SparseOverride(schedule, share, options.get(OVERRIDE))
     sparse.model_options["transformer_options"] = options
     return sparse
-
-
-def _set_in_blocks(model: Model, network: MiniMaxH3Transformer, blocks: SparseBlocks) -> None:
-    """Put functions in place of a model's blocks; those of nodes before are called by them."""
-    replaced = model.model_options["transformer_options"].get("patches_replace", {}).get("dit", {})
-    for index in range(network.config.num_layers):
-        function = SparseBlock(blocks, index, replaced.get(("double_block", index)))
-        model.set_model_patch_replace(function, "dit", "double_block", index)
 
 
 NODES = (block_sparse_attention,)

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from darkroom.engine.diffusion.sparse_attention import SparseSchedule
+from darkroom.engine.diffusion.sparse_schedule import SparseSchedule
 from darkroom.engine.families.minimax_h3.layout import Sequencing, Source, Stretch, Time
-from darkroom.engine.families.minimax_h3.nodes.sparse_attention import block_sparse_attention
+from darkroom.engine.families.minimax_h3.nodes.sparse_attention import SparseBlock, block_sparse_attention
 from darkroom.engine.families.minimax_h3.sparse_attention import (
     Method,
     Sinks,
-    SparseBlock,
     SparseBlocks,
     cube_tiles,
     ordered_tiles,
@@ -37,7 +36,7 @@ def sequencing(grid: tuple[int, int, int]) -> Sequencing:
         Stretch(AUDIO, Time.AUDIO, AUDIO, 130),
         Stretch(VIDEO, Time.VIDEO, VIDEO, frames * rows * columns),
     )
-    return Sequencing(stretches, grid)
+    return Sequencing(stretches, (frames, 2 * rows, 2 * columns - 1))
 
 
 def test_parts_before_the_video_have_tiles_of_their_own_and_the_video_cubes() -> None:
