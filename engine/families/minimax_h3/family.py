@@ -13,6 +13,7 @@ from typing import Any
 from darkroom.engine.adapters.lora_names import own_layer_keys
 from darkroom.engine.families.base import ComfyUiNames, Defaults, ModelFamily, NotRecognised, Parameterisation
 from darkroom.engine.families.minimax_h3.denoiser import MiniMaxH3Denoiser
+from darkroom.engine.families.minimax_h3.fun_control import FUN_CONTROL
 from darkroom.engine.families.minimax_h3.latents import AudioVideoLatentFormat
 from darkroom.engine.families.minimax_h3.layers import MiniMaxH3Config
 from darkroom.engine.families.minimax_h3.sampling import audio_video_flow_of
@@ -84,6 +85,7 @@ FAMILY = ModelFamily(
     vae=AUTOENCODER,
     further_vaes=(AUDIO_AUTOENCODER,),
     latent_format=MiniMaxH3LatentFormat,
+    model_patches=(FUN_CONTROL,),
     denoiser_lora_keys=own_layer_keys,
     variants={"": ()},
     comfyui=ComfyUiNames("MiniMaxH3AV", ("minimax",), untyped_slots=("qwen3vl_32b",)),

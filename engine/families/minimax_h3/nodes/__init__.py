@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from darkroom.engine.families.minimax_h3.nodes import guides, references, sparse_attention, videos
+from darkroom.engine.families.minimax_h3.nodes import fun_control, guides, references, sparse_attention, videos
 
-NODES = (*videos.NODES, *guides.NODES, *references.NODES, *sparse_attention.NODES)
+NODES = (*videos.NODES, *guides.NODES, *references.NODES, *sparse_attention.NODES, *fun_control.NODES)
