@@ -34,18 +34,8 @@ FILES = (
     *(".mp4", ".webm", ".mov", ".mp3", ".wav", ".flac", ".glb", ".svg", ".gif"),
 )
 # Text encoders of families that this engine does not have, by template: the `type` of a loader.
-LACKING_FAMILIES = {
-    "image_boogu_image_0_1_turbo_t2i": "boogu",
-    "image_lens_t2i": "lens",
-    "image_lens_turbo_t2i": "lens",
-    "image_moss_image_base_t2i": "moss_image",
-    "image_moss_image_t2i": "moss_image",
-    "image_newbieimage_exp0_1-t2i": "newbie",
-    "image_ovis_text_to_image": "ovis",
-    "image_pixeldit_t2i": "pixeldit",
-    "llm_qwen3vl_text_gen": "ideogram4",
-}
-LACKING_CLASSES = 52  # templates that name a class that this engine does not have; fewer are good news
+LACKING_FAMILIES = {"image_moss_image_base_t2i": "moss_image", "image_moss_image_t2i": "moss_image"}
+LACKING_CLASSES = 27  # templates that name a class that this engine does not have; fewer are good news
 # A template with an output node that nothing is linked to: ComfyUI names it, too, and runs the others.
 UNLINKED = ("video_ltx2_i2v_lora", "75 SaveVideo.video: Required input is missing: video")
 # Values that the uses of sub-graphs in well-known templates give: they follow the order of the definition.
