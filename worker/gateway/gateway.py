@@ -19,6 +19,7 @@ from typing import Any
 import structlog
 
 from darkroom.worker.api.schemas import ParsedRequest
+from darkroom.worker.concurrency.background_tasks import BackgroundTasks
 from darkroom.worker.errors import (
     DatabaseUnreachable,
     QueueFull,
@@ -27,7 +28,9 @@ from darkroom.worker.errors import (
     RequestTooLarge,
     http_status,
 )
+from darkroom.worker.gateway.collector import Collector
 from darkroom.worker.gateway.fleet import Fleet
+from darkroom.worker.gateway.followers import Followers
 from darkroom.worker.gateway.job_records import JobRecords, broker_id
 from darkroom.worker.gateway.placing import Placement
 from darkroom.worker.gateway.request_rates import RequestRates
@@ -44,9 +47,7 @@ from darkroom.worker.storage.job import Job, JobRequest, JobState, JobTimes
 SEND_AGAIN_SECONDS = 2.0
 COLLECT_SECONDS = 1.0
 BATCH = 500
-EVENT_SECONDS = 1.0
 CANCEL_SECONDS = 5.0  # for which a cancel waits until a worker has ended the job: some sampling steps
-STORED_SECONDS = 5.0  # between looks at the database for those that wait: an end comes to the broker first
 EXPIRY_SECONDS = 60.0
 SECRET_FREE_WORDS = "Request accepted"
 
@@ -80,20 +81,26 @@ class Gateway:
         self._limits = limits
         self._retention = retention
         self._rates = rates
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._collector = Collector(records, producer, self._end_at_broker)
+        self._followers = Followers(producer, self._collector.note, records.ended_among)
+        self._tasks = BackgroundTasks(_report_failure)
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
         await self.records.open()
-        for loop in (self._send_left(), self._collect(), self._expire(), HeapTrimming().run_forever()):
-            task = asyncio.create_task(loop, name="gateway")
-            self._tasks.add(task)
+        for loop in (
+            self._send_left(),
+            self._collect(),
+            self._expire(),
+            self._followers.read_forever(),
+            self._followers.look_forever(),
+            HeapTrimming().run_forever(),
+        ):
+            self._tasks.spawn(loop, "gateway")
         try:
             yield
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._tasks.close()
             await self.producer.close()
             await self.records.close()
             if self._rates is not None:
@@ -199,8 +206,11 @@ class Gateway:
         return await self._end_at_broker(job) or await self._stored_end(job)
 
     async def _end_at_broker(self, job: Job) -> Job | None:
+        name = broker_id(job.number)
         try:
-            found = await self.producer.result(broker_id(job.number))
+            if name not in await self.producer.result_sizes([name]):
+                return None
+            found = await self.producer.result(name)
         except BrokerUnreachable:
             return None
         return None if found is None else await self.records.end(job, json.loads(found))
@@ -212,21 +222,30 @@ class Gateway:
 
     async def follow(self, job: Job) -> AsyncIterator[JobEvent]:
         """Yield the progress of a job until its end, which comes last."""
-        after, end, looked_at = "0", await self.ended(job), time.monotonic()
-        while end is None:
-            try:
-                events = await self.producer.events(broker_id(job.number), after, EVENT_SECONDS)
-            except BrokerUnreachable:
-                events = []
-                await asyncio.sleep(EVENT_SECONDS)
-            for after, event in events:  # noqa: B007 - the last one continues
-                progress = json.loads(event)
-                if not JobState(progress["status"]).is_terminal:
-                    yield JobEvent(job, progress)
-            end = await self._end_at_broker(job)
-            if end is None and time.monotonic() - looked_at > STORED_SECONDS:
-                end, looked_at = await self._stored_end(job), time.monotonic()
+        shown = (-1, 0.0)
+        with self._followers.following(broker_id(job.number)) as follower:
+            end = await self.ended(job)
+            for event in await self.events(job) if end is None else ():
+                follower.add(event)
+            while end is None:
+                while follower.events:
+                    event = follower.events.popleft()
+                    if (progress := _progress_of(event)) > shown:  # else it has come before, as one that was kept
+                        shown = progress
+                        yield JobEvent(job, event)
+                if follower.is_over:  # or its worker has handed it back
+                    follower.is_over = False
+                    end = await self.ended(job)
+                else:
+                    await follower.changed()
         yield JobEvent(end, {})
+
+    async def events(self, job: Job) -> list[Mapping[str, Any]]:
+        """Return the events that the broker has of a job, the newest last; none while it is away."""
+        try:
+            return [json.loads(event) for event in await self.producer.events(broker_id(job.number))]
+        except BrokerUnreachable:
+            return []
 
     async def cancel(self, job: Job) -> Job:
         """Cancel a job: a worker that has it ends it, one that gets it later does not begin. Returns the job.
@@ -237,11 +256,12 @@ class Gateway:
         if ended is not None:
             return ended
         await self.producer.cancel(broker_id(job.number))
-        events = await self.producer.events(broker_id(job.number), "0", 0)
-        if not events:  # no worker has it
+        if not await self.producer.events(broker_id(job.number)):  # no worker has it
             error = {"status": 499, "code": "job_cancelled", "message": "The job was cancelled"}
             body = refusal(job.id, "Request cancelled", error) | {"status": JobState.CANCELLED.value}
             await self.producer.settle(broker_id(job.number), json.dumps(body).encode())
+            event = {"id": job.public_id, "status": JobState.CANCELLED.value, "message": "Request cancelled"}
+            await self.producer.publish(broker_id(job.number), json.dumps(event).encode())
         async with _within(CANCEL_SECONDS):
             async for event in self.follow(job):
                 job = event.job
@@ -273,17 +293,7 @@ class Gateway:
 
     async def _collect(self) -> None:
         """Store the results of jobs that nobody has waited for."""
-        await self._forever(COLLECT_SECONDS, self._collect_all)
-
-    async def _collect_all(self) -> None:
-        number = -1
-        while ids := await self.records.live_ids(number, BATCH):
-            number = ids[-1][0]
-            names = {broker_id(number): job_id for number, job_id in ids}
-            for name, result in (await self.producer.results(list(names))).items():
-                job = await self.records.find(names[name])
-                if job is not None:
-                    await self.records.end(job, json.loads(result))
+        await self._forever(COLLECT_SECONDS, self._collector.collect)
 
     async def _expire(self) -> None:
         """Remove results that are over their time, and callers that have not come for a while."""
@@ -304,6 +314,14 @@ class Gateway:
             except Exception:  # noqa: BLE001 - the loop: one bad row must not end it
                 log.exception("gateway loop failed")
             await asyncio.sleep(seconds)
+
+
+def _report_failure(task: asyncio.Task[None], error: BaseException) -> None:
+    log.error("gateway task failed", task=task.get_name(), exc_info=error)
+
+
+def _progress_of(event: Mapping[str, Any]) -> tuple[int, float]:
+    return int(event.get("seq", 0)), float(event.get("percent", 0.0))
 
 
 @contextlib.asynccontextmanager

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
@@ -27,6 +28,8 @@ from darkroom.worker.storage.postgres_database import is_job, open_postgres, pre
 
 POOL_SIZE = 16
 SUFFIX = "_gateway"
+BROKER_WORD: Final = "gateway-"
+HEX: Final = re.compile(r"[0-9a-f]{1,15}")
 LIVE = JOB_INDEX.c.finished_ms.is_(None)
 FORGOTTEN_AT_ONCE = 5000  # results, in one transaction
 LIMIT_SECONDS = 5.0  # until a caller over its limit is to come back
@@ -42,6 +45,7 @@ class JobRecords:
         self._config = config.model_copy(update={"schema_name": f"{config.schema_name}{SUFFIX}"})
         self._engine = open_postgres(self._config, num_connections=POOL_SIZE)
         self._threads = ThreadPoolExecutor(POOL_SIZE, thread_name_prefix="gateway-database")
+        self._probe_threads = ThreadPoolExecutor(1, thread_name_prefix="gateway-probes")
 
     async def open(self) -> None:
         """Create or migrate the tables. Raises StateUnusable."""
@@ -50,10 +54,11 @@ class JobRecords:
     async def close(self) -> None:
         await self._in_thread(self._engine.dispose)
         self._threads.shutdown()
+        self._probe_threads.shutdown()
 
     async def check(self) -> None:
-        """Make a round trip to the database."""
-        await self._run(lambda connection: connection.execute(sa.text("SELECT 1")))
+        """Make a round trip to the database, on a thread of its own: others have requests before them."""
+        await self._run(lambda connection: connection.execute(sa.text("SELECT 1")), self._probe_threads)
 
     async def insert(self, job: Job, max_live: int | None = None) -> bool:
         """Store a new job with its body in `prompt`, and give it its number. Returns False if its id is taken.
@@ -114,7 +119,7 @@ class JobRecords:
     async def num_live(self) -> int:
         """Return the number of jobs that have not ended."""
         query = sa.select(sa.func.count()).where(LIVE)
-        return await self._run(lambda connection: connection.execute(query).scalar() or 0)
+        return await self._run(lambda connection: connection.execute(query).scalar() or 0, self._probe_threads)
 
     async def unsent(self, before_ms: int, limit: int) -> list[Job]:
         """Return the oldest jobs stored before a time and not yet sent to the broker."""
@@ -128,6 +133,17 @@ class JobRecords:
         query = sa.select(JOB_INDEX.c.number, JOB_INDEX.c.id).where(LIVE, JOB_INDEX.c.number > after_number)
         rows = await self._read(query.order_by(JOB_INDEX.c.number).limit(limit))
         return [(row.number, row.id) for row in rows]
+
+    async def live_among(self, numbers: Sequence[int]) -> list[tuple[int, str]]:
+        """Return number and id of those of some jobs that have not ended."""
+        query = sa.select(JOB_INDEX.c.number, JOB_INDEX.c.id).where(LIVE, JOB_INDEX.c.number.in_(numbers))
+        return [(row.number, row.id) for row in await self._read(query)]
+
+    async def ended_among(self, names: Sequence[str]) -> set[str]:
+        """Return those of some jobs, by their ids at the broker, that have ended or are not there."""
+        numbers = {number: name for name in names if (number := number_of(name)) is not None}
+        live = await self.live_among(list(numbers))
+        return set(numbers.values()) - {numbers[number] for number, _ in live}
 
     async def sent(self, job: Job) -> None:
         """Record that the broker has a job."""
@@ -176,20 +192,22 @@ class JobRecords:
         except sa.exc.OperationalError as error:
             raise _unreachable(error) from None
 
-    async def _run(self, function: Callable[[sa.Connection], Answer]) -> Answer:
+    async def _run(
+        self, function: Callable[[sa.Connection], Answer], threads: ThreadPoolExecutor | None = None
+    ) -> Answer:
         """Call a function in a transaction on a thread, again if the pool had a connection of a server that is gone."""
         try:
-            return await self._in_thread(lambda: self._in_transaction(function))
+            return await self._in_thread(lambda: self._in_transaction(function), threads)
         except sa.exc.OperationalError as error:
             if not error.connection_invalidated:
                 raise _unreachable(error) from None
         try:
-            return await self._in_thread(lambda: self._in_transaction(function))
+            return await self._in_thread(lambda: self._in_transaction(function), threads)
         except sa.exc.OperationalError as error:
             raise _unreachable(error) from None
 
-    async def _in_thread(self, function: Callable[[], Answer]) -> Answer:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+    async def _in_thread(self, function: Callable[[], Answer], threads: ThreadPoolExecutor | None = None) -> Answer:
+        return await asyncio.get_running_loop().run_in_executor(threads or self._threads, function)
 
     def _in_transaction(self, function: Callable[[sa.Connection], Answer]) -> Answer:
         with self._engine.begin() as connection:
@@ -202,7 +220,13 @@ def _is_live(job: Job) -> sa.ColumnElement[bool]:
 
 def broker_id(number: int) -> str:
     """Return the id of a job at the broker. It is another one when an id is used again for another job."""
-    return f"gateway-{number:x}"
+    return f"{BROKER_WORD}{number:x}"
+
+
+def number_of(name: str) -> int | None:
+    """Return the number of a job by its id at the broker, None for a job that no gateway has sent."""
+    word, digits = name[: len(BROKER_WORD)], name[len(BROKER_WORD) :]
+    return int(digits, 16) if word == BROKER_WORD and HEX.fullmatch(digits) else None
 
 
 def _unreachable(error: sa.exc.OperationalError) -> DatabaseUnreachable:

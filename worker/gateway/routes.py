@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ from darkroom.worker.concurrency.off_loop import off_loop
 from darkroom.worker.errors import JobNotEnded, NotReady, Problem, RequestIdTaken, RequestRejected, http_status_for_vast
 from darkroom.worker.gateway.checks import check_request
 from darkroom.worker.gateway.gateway import Gateway
-from darkroom.worker.gateway.job_records import broker_id
 from darkroom.worker.gateway.metrics import GatewayMetrics
 from darkroom.worker.gateway.placing import placed
 from darkroom.worker.gateway.request_limits import RequestLimits
@@ -127,12 +125,9 @@ async def result(job_id: str, request: Request) -> Response:
     if ended is not None:
         return _reply(ended)
     shown = result_of(job, [])
-    try:
-        events = await gateway.producer.events(broker_id(job.number), "0", 0)
-    except BrokerUnreachable:
-        events = []
+    events = await gateway.events(job)
     if events:
-        newest = json.loads(events[-1][1])
+        newest = events[-1]
         if not JobState(newest["status"]).is_terminal:
             shown |= {"status": newest["status"], "message": newest["message"]}
     return FiniteJSONResponse(shown)

@@ -45,6 +45,18 @@ class Delivery:
     asked_id: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class News:
+    """One event of one job, as every gateway reads it. `position` is its place among those of all jobs.
+
+    The first answer to a reader without a position has no job: it is where the reader is to go on.
+    """
+
+    position: str
+    job_id: str
+    event: bytes
+
+
 class Broker(Protocol):
     """The consumer's side. Every method raises BrokerUnreachable."""
 
@@ -123,8 +135,8 @@ class Producer(Protocol):
         """Return the result of a job that has ended."""
         ...
 
-    async def results(self, job_ids: Sequence[str]) -> dict[str, bytes]:
-        """Return the results of those of the jobs that have ended."""
+    async def result_sizes(self, job_ids: Sequence[str]) -> dict[str, int]:
+        """Return the bytes of the results of those of the jobs that have ended."""
         ...
 
     async def settle(self, job_id: str, result: bytes) -> None:
@@ -139,8 +151,19 @@ class Producer(Protocol):
         """Return a packed node list."""
         ...
 
-    async def events(self, job_id: str, after: str, wait_seconds: float) -> list[tuple[str, bytes]]:
-        """Return the events of a job after the one with the id `after` ("0": all), waiting for the first."""
+    async def publish(self, job_id: str, event: bytes) -> None:
+        """Publish progress of a job that no worker has to those that follow it."""
+        ...
+
+    async def events(self, job_id: str) -> list[bytes]:
+        """Return the events of a job that are kept, the newest last."""
+        ...
+
+    async def news(self, after: str, wait_seconds: float) -> list[News]:
+        """Return events of all jobs after a position, waiting for the first; the position of now for "".
+
+        A reader that is far behind misses some.
+        """
         ...
 
     async def depth(self) -> int:

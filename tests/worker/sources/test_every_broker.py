@@ -83,21 +83,38 @@ async def test_a_job_ends_with_its_image_at_the_broker(
     assert len(engine.runs) == 1
 
 
-async def test_events_of_a_job_are_followed_to_its_end(
+async def test_news_have_the_events_of_all_jobs_to_their_ends(
     tmp_path: Path, engine: FakeEngine, kind: Kind, producer: ProducingBroker
 ) -> None:
     async with worker(tmp_path, engine, kind.server):
-        await producer.put("first", body(draw()))
-        events: list[tuple[str, bytes]] = []
+        (start,) = await producer.news("", 1)
+        assert start.job_id == ""
+        position, ends = start.position, set()
+        for name in ("first", "second"):
+            await producer.put(name, body(draw(name)))
 
-        async def is_last_event_there() -> bool:
-            position = events[-1][0] if events else "0"
-            events.extend(await producer.events("first", position, 0.01))
-            return bool(events) and json.loads(events[-1][1])["status"] == "completed"
+        async def are_both_over() -> bool:
+            nonlocal position
+            for news in await producer.news(position, 0.05):
+                position, event = news.position, json.loads(news.event)
+                assert event["id"] == news.job_id
+                if event["status"] == "completed":
+                    ends.add(news.job_id)
+            return ends == {"first", "second"}
 
-        await until(is_last_event_there)
-        assert {json.loads(event)["id"] for _, event in events} == {"first"}
-        assert await producer.events("first", events[-1][0], 0.01) == []
+        await until(are_both_over)
+        assert json.loads((await producer.events("first"))[-1])["status"] == "completed"
+        assert await producer.news(position, 0.01) == [] and await producer.events("unknown") == []
+        sizes = await producer.result_sizes(["first", "unknown", "second"])
+        assert sizes == {name: len(await producer.result(name) or b"") for name in ("first", "second")}
+
+
+async def test_more_commands_than_connections_wait_for_one(kind: Kind, producer: ProducingBroker) -> None:
+    await producer.put("one", b"{}")
+    (start,) = await producer.news("", 1)
+    waiting = asyncio.create_task(producer.news(start.position, 5))
+    assert set(await asyncio.gather(*(producer.depth() for _ in range(300)))) == {1}
+    waiting.cancel()
 
 
 async def test_what_no_worker_can_run_ends_with_the_reason(

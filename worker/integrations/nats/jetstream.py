@@ -23,7 +23,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error, MaxPayloadError, NoRespondersError
 from nats.js import JetStreamContext
-from nats.js.api import AckPolicy, ConsumerConfig, KeyValueConfig, RetentionPolicy, StreamConfig
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, KeyValueConfig, RetentionPolicy, StreamConfig
 from nats.js.errors import (
     BadRequestError,
     BucketNotFoundError,
@@ -38,7 +38,7 @@ from nats.js.kv import KeyValue
 from darkroom.worker.guard.network_errors import cause_of
 from darkroom.worker.integrations.nats.leases import Lease, key_of
 from darkroom.worker.settings.broker import BrokerConfig
-from darkroom.worker.sources.broker import FLEET_SECONDS, BrokerUnreachable, Delivery, JobTooLarge
+from darkroom.worker.sources.broker import FLEET_SECONDS, BrokerUnreachable, Delivery, JobTooLarge, News
 from darkroom.worker.sources.fleet_entries import marked_last
 from darkroom.worker.sources.message_size import fitted_result
 from darkroom.worker.sources.stream_order import PRIORITIES, priority_name
@@ -49,7 +49,7 @@ REPLY_SECONDS = 5
 OPENINGS = 5  # of the first workers of a fleet, which make the same stream, consumers and buckets at once
 FETCH_SECONDS = 0.2
 WAIT_SECONDS = 1.0
-LOOK_SECONDS = 0.1
+SIZED_AT_ONCE = 20  # results whose sizes are asked for: the server sends them whole
 CANCEL_SECONDS = 86400.0
 DUPLICATE_SECONDS = 86400.0
 OVERHEAD_BYTES = 4096  # headers and subject of a message
@@ -68,6 +68,7 @@ class _Opened:
     stream: JetStreamContext
     consumers: dict[str, JetStreamContext.PullSubscription]
     buckets: dict[str, KeyValue]
+    news: JetStreamContext.PushSubscription | None = None
 
 
 class NatsBroker:
@@ -229,10 +230,14 @@ class NatsBroker:
         async with self._reached() as opened:
             return await _value(opened.buckets["results"], job_id)
 
-    async def results(self, job_ids: Sequence[str]) -> dict[str, bytes]:
+    async def result_sizes(self, job_ids: Sequence[str]) -> dict[str, int]:
+        sizes = {}
         async with self._reached() as opened:
-            found = await asyncio.gather(*(_value(opened.buckets["results"], job_id) for job_id in job_ids))
-        return {job_id: result for job_id, result in zip(job_ids, found, strict=True) if result is not None}
+            for first in range(0, len(job_ids), SIZED_AT_ONCE):
+                names = job_ids[first : first + SIZED_AT_ONCE]
+                found = await asyncio.gather(*(_value(opened.buckets["results"], job_id) for job_id in names))
+                sizes |= {name: len(result) for name, result in zip(names, found, strict=True) if result is not None}
+        return sizes
 
     async def settle(self, job_id: str, result: bytes) -> None:
         async with self._reached() as opened:
@@ -254,18 +259,36 @@ class NatsBroker:
         async with self._reached() as opened:
             return await _value(opened.buckets["nodes"], nodes_id)
 
-    async def events(self, job_id: str, after: str, wait_seconds: float) -> list[tuple[str, bytes]]:
-        """Return the newest event of a job, if it is newer than `after`, waiting for it."""
-        until = time.monotonic() + wait_seconds
+    async def events(self, job_id: str) -> list[bytes]:
+        """Return the newest event of a job: the bucket keeps no other."""
         async with self._reached() as opened:
-            while True:
-                with contextlib.suppress(KeyNotFoundError):
-                    entry = await opened.buckets["events"].get(key_of(job_id))
-                    if entry.value is not None and (entry.revision or 0) > int(after):
-                        return [(str(entry.revision), entry.value)]
-                if time.monotonic() >= until:
-                    return []
-                await asyncio.sleep(LOOK_SECONDS)
+            newest = await _value(opened.buckets["events"], job_id)
+        return [] if newest is None else [newest]
+
+    async def news(self, after: str, wait_seconds: float) -> list[News]:
+        async with self._reached() as opened:
+            stream = f"KV_{self._prefix}-events"
+            if not after:
+                if opened.news is not None:
+                    await opened.news.unsubscribe()
+                    opened.news = None
+                info = await opened.stream.stream_info(stream)
+                return [News(str(info.state.last_seq), "", b"")]
+            if opened.news is None:
+                opened.news = await opened.stream.subscribe(
+                    f"$KV.{self._prefix}-events.>", stream=stream, ordered_consumer=True,
+                    config=ConsumerConfig(deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=int(after) + 1),
+                )  # fmt: skip
+            found: list[News] = []
+            with contextlib.suppress(TimeoutError):
+                found.append(self._news_of(await opened.news.next_msg(wait_seconds)))
+                while opened.news.pending_msgs:
+                    found.append(self._news_of(await opened.news.next_msg(wait_seconds)))
+            return found
+
+    def _news_of(self, message: Msg) -> News:
+        key = message.subject.removeprefix(f"$KV.{self._prefix}-events.")
+        return News(str(message.metadata.sequence.stream), key, message.data)
 
     async def depth(self) -> int:
         async with self._reached() as opened:

@@ -56,3 +56,10 @@ return 1
 """
 """Make an entry claimable at once, without counting its delivery. Returns 0 if Redis has lost it. Keys: stream, result.
 Arguments: group, consumer, entry, idle milliseconds."""
+
+SIZES: Final = """
+local sizes = {}
+for i, key in ipairs(KEYS) do sizes[i] = redis.call('STRLEN', key) end
+return sizes
+"""
+"""Return the lengths of results, 0 for none. Keys: results."""

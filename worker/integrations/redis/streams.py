@@ -1,7 +1,8 @@
 """Jobs from Redis Streams: a consumer group per stream, idle time as the lease, results and events in keys beside.
 
 Keys, below the prefix: `jobs:high|normal|low` and `jobs:normal:model:NAME` are streams with the fields `id`, `body` and
-`owner`; `streams` is the set of the latter's names; `result:ID`, `events:ID`, `cancel:ID`, `dead`; of the fleet
+`owner`; `streams` is the set of the latter's names; `result:ID`, `events:ID`, `cancel:ID`, `dead`; `news` is a stream
+of the events of all jobs, which each gateway reads on one connection; of the fleet
 `workers`, `worker:NAME`, `last-worker` and `nodes:DIGEST`.
 Redis 6.2 or later (XAUTOCLAIM).
 """
@@ -22,7 +23,7 @@ from redis.exceptions import RedisError, ResponseError
 from darkroom.worker.guard.network_errors import cause_of
 from darkroom.worker.integrations.redis import scripts as redis_scripts
 from darkroom.worker.settings.broker import BrokerConfig
-from darkroom.worker.sources.broker import FLEET_SECONDS, BrokerUnreachable, Delivery
+from darkroom.worker.sources.broker import FLEET_SECONDS, BrokerUnreachable, Delivery, News
 from darkroom.worker.sources.fleet_entries import marked_last
 from darkroom.worker.sources.stream_order import PRIORITIES, JobStream, in_order, priority_name
 
@@ -30,6 +31,11 @@ GROUP = "workers"
 WAIT_MILLISECONDS = 1000
 SOCKET_SECONDS = 10.0
 MAX_EVENTS = 200
+MAX_NEWS = 10_000
+MAX_NEWS_AT_ONCE = 1000
+MAX_CONNECTIONS = 32
+"""Connections of one process; more commands at a time than that wait for one. Two of them may be held for seconds."""
+
 CANCEL_SECONDS = 86400
 CONNECT_SECONDS = 5.0
 FOREVER_IDLE_MILLISECONDS = 10**12
@@ -44,9 +50,11 @@ class RedisBroker:
         parts = urlsplit(url)
         place = parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
         self.name = f"{parts.scheme}://{place}"
-        self._redis: redis.Redis = redis.Redis.from_url(
-            url, socket_timeout=SOCKET_SECONDS, socket_connect_timeout=CONNECT_SECONDS, health_check_interval=30
-        )
+        pool = redis.BlockingConnectionPool.from_url(
+            url, max_connections=MAX_CONNECTIONS, timeout=SOCKET_SECONDS, socket_timeout=SOCKET_SECONDS,
+            socket_connect_timeout=CONNECT_SECONDS, health_check_interval=30,
+        )  # fmt: skip
+        self._redis: redis.Redis = redis.Redis.from_pool(pool)
         self._consumer = ""
         self._groups: set[JobStream] = set()
 
@@ -121,6 +129,7 @@ class RedisBroker:
             async with self._redis.pipeline(transaction=False) as pipe:
                 pipe.xadd(key, {"event": event}, maxlen=MAX_EVENTS, approximate=True)
                 pipe.expire(key, self._result_seconds)
+                pipe.xadd(self._key("news"), {"id": job_id, "event": event}, maxlen=MAX_NEWS, approximate=True)
                 await pipe.execute()
 
     async def announce(self, entry: bytes, nodes_id: str, nodes: bytes) -> None:
@@ -162,12 +171,12 @@ class RedisBroker:
             found: Any = await self._redis.get(self._key(f"result:{job_id}"))
         return None if found is None else bytes(found)
 
-    async def results(self, job_ids: Sequence[str]) -> dict[str, bytes]:
+    async def result_sizes(self, job_ids: Sequence[str]) -> dict[str, int]:
         if not job_ids:
             return {}
         with self._translated():
-            found: Any = await self._redis.mget([self._key(f"result:{job_id}") for job_id in job_ids])
-        return {job_id: result for job_id, result in zip(job_ids, found, strict=True) if result is not None}
+            sizes = await self._run(redis_scripts.SIZES, [f"result:{job_id}" for job_id in job_ids])
+        return {job_id: size for job_id, size in zip(job_ids, sizes, strict=True) if size}
 
     async def settle(self, job_id: str, result: bytes) -> None:
         with self._translated():
@@ -192,18 +201,33 @@ class RedisBroker:
             found: Any = await self._redis.get(self._key(f"nodes:{nodes_id}"))
         return None if found is None else bytes(found)
 
-    async def events(self, job_id: str, after: str, wait_seconds: float) -> list[tuple[str, bytes]]:
-        """Return the events of a job after the one with the id `after` ("0": all), waiting for the first."""
+    async def events(self, job_id: str) -> list[bytes]:
         with self._translated():
-            key = self._key(f"events:{job_id}")
-            block = round(wait_seconds * 1000) or None  # 0 would wait for ever
-            found: Any = await self._redis.xread({key: after}, block=block)
-        return [(entry.decode(), fields[b"event"]) for _, entries in _listed(found) for entry, fields in entries]
+            found: Any = await self._redis.xrange(self._key(f"events:{job_id}"))
+        return [fields[b"event"] for _, fields in found]
+
+    async def news(self, after: str, wait_seconds: float) -> list[News]:
+        key = self._key("news")
+        with self._translated():
+            if not after:
+                newest: Any = await self._redis.xrevrange(key, count=1)
+                return [News(newest[0][0].decode() if newest else "0-0", "", b"")]
+            block = max(1, round(wait_seconds * 1000))  # 0 would wait for ever
+            found: Any = await self._redis.xread({key: after}, count=MAX_NEWS_AT_ONCE, block=block)
+        return [
+            News(entry.decode(), _text(fields, b"id"), fields.get(b"event", b""))
+            for _, entries in _listed(found)
+            for entry, fields in entries
+        ]
 
     async def depth(self) -> int:
         """Return the number of jobs that are queued or leased."""
         with self._translated():
-            return sum([await self._redis.xlen(self._key(stream.suffix)) for stream in await self._streams()])
+            streams = await self._streams()
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for stream in streams:
+                    pipe.xlen(self._key(stream.suffix))
+                return sum(await pipe.execute())
 
     # small parts
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -13,7 +12,6 @@ from darkroom.worker.api.body_sizes import takes_jobs
 from darkroom.worker.api.declared import SUBMISSION, refusals
 from darkroom.worker.api.results import check_caller
 from darkroom.worker.gateway.gateway import Gateway
-from darkroom.worker.gateway.job_records import broker_id
 from darkroom.worker.gateway.routes import services_of
 from darkroom.worker.integrations.runpod.replies import RunPodError, RunPodStatus
 from darkroom.worker.integrations.runpod.routes import (
@@ -25,7 +23,6 @@ from darkroom.worker.integrations.runpod.routes import (
 )
 from darkroom.worker.jobs.ownership import find_job
 from darkroom.worker.json.finite import FiniteJSONResponse
-from darkroom.worker.sources.broker import BrokerUnreachable
 from darkroom.worker.storage.job import Job, JobState
 
 router = APIRouter(tags=["RunPod's form"])
@@ -86,8 +83,5 @@ async def _reply(gateway: Gateway, job: Job) -> Response:
 
 async def _state_at_worker(gateway: Gateway, job: Job) -> JobState:
     """Return the newest state that a worker has published of a job that has not ended."""
-    try:
-        events = await gateway.producer.events(broker_id(job.number), "0", 0)
-    except BrokerUnreachable:
-        return job.state
-    return JobState(json.loads(events[-1][1])["status"]) if events else job.state
+    events = await gateway.events(job)
+    return JobState(events[-1]["status"]) if events else job.state
