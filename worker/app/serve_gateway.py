@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 import uvicorn
 
+from darkroom.host.heap import map_large_blocks
 from darkroom.modifiers.registry import build_registry
 from darkroom.worker.api.busy import busy
 from darkroom.worker.api.services import RequestServices
@@ -104,6 +105,7 @@ def serve_gateway(**overrides: Any) -> int:
         form = LogForm(settings.log.format, settings.log.effective_level, has_colours=has_colors())
         set_up_logs(form, Redaction(settings.secret_values(), PromptTexts()))
         raise_open_files()
+        map_large_blocks()
         services = build_services(settings)
     except SettingsInvalid as error:
         sys.stderr.write(f"Settings: {error.message}\n")

@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -31,9 +31,10 @@ from darkroom.worker.errors import (
 from darkroom.worker.gateway.collector import Collector
 from darkroom.worker.gateway.fleet import Fleet
 from darkroom.worker.gateway.followers import Followers
-from darkroom.worker.gateway.job_records import JobRecords, broker_id
+from darkroom.worker.gateway.job_records import JobRecords, LargeJob, broker_id
 from darkroom.worker.gateway.placing import Placement
 from darkroom.worker.gateway.request_rates import RequestRates
+from darkroom.worker.gateway.result_memory import LARGE_BYTES, ResultMemory
 from darkroom.worker.guard.identity.caller import Identity
 from darkroom.worker.jobs.envelope import refusal
 from darkroom.worker.json.values import JsonObject
@@ -81,6 +82,7 @@ class Gateway:
         self._limits = limits
         self._retention = retention
         self._rates = rates
+        self._memory = ResultMemory()
         self._collector = Collector(records, producer, self._end_at_broker)
         self._followers = Followers(producer, self._collector.note, records.ended_among)
         self._tasks = BackgroundTasks(_report_failure)
@@ -208,12 +210,27 @@ class Gateway:
     async def _end_at_broker(self, job: Job) -> Job | None:
         name = broker_id(job.number)
         try:
-            if name not in await self.producer.result_sizes([name]):
+            size_bytes = (await self.producer.result_sizes([name])).get(name)
+            if size_bytes is None:
                 return None
-            found = await self.producer.result(name)
+            async with self._memory.lease(size_bytes):
+                found = await self.producer.result(name)
+                if found is None:
+                    return None
+                result = await asyncio.to_thread(json.loads, found) if size_bytes > LARGE_BYTES else json.loads(found)
+                del found
+                return await self.records.end(job, result, size_bytes)
         except BrokerUnreachable:
             return None
-        return None if found is None else await self.records.end(job, json.loads(found))
+
+    @asynccontextmanager
+    async def loaded(self, job: Job) -> AsyncIterator[Job]:
+        """Yield a job with its outputs. Large ones are read as soon as there is memory for them, and held no longer."""
+        if isinstance(job, LargeJob):
+            async with self._memory.lease(job.output_bytes):
+                yield await self.records.whole(job) or replace(job)
+        else:
+            yield job
 
     async def _stored_end(self, job: Job) -> Job | None:
         """Return the job as another replica has stored its end; None if none has."""
@@ -275,7 +292,10 @@ class Gateway:
 
     async def _send_batch(self) -> None:
         before_ms = int((time.time() - SEND_AGAIN_SECONDS) * 1000)
-        for job in await self.records.unsent(before_ms, BATCH):
+        for head in await self.records.unsent(before_ms, BATCH):
+            job = await self.records.whole(head)
+            if job is None:
+                continue
             log.info("job sent again", request_id=job.id)
             try:
                 await self._send(job, "")

@@ -13,12 +13,13 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
 from darkroom.worker.errors import DatabaseUnreachable, LimitReached
+from darkroom.worker.gateway.result_memory import LARGE_BYTES
 from darkroom.worker.settings.database import DatabaseConfig
 from darkroom.worker.storage.database import JOB_INDEX, JOBS, changing_row, is_row_of, job_of, storable, whole_row
 from darkroom.worker.storage.job import SPLIT, Job, JobFailure, JobState, JobTimes, Stage
@@ -36,6 +37,25 @@ LIMIT_SECONDS = 5.0  # until a caller over its limit is to come back
 REFUSED_STATUS = 422  # of a refusal without a status: the request was wrong
 
 Answer = TypeVar("Answer")
+
+
+OUTPUT_BYTES: Final = sa.func.octet_length(JOBS.c.outputs) + sa.func.octet_length(JOBS.c.engine_response)
+LEFT_OUT: Final = {"prompt": sa.literal("{}"), **{
+    name: sa.case((OUTPUT_BYTES > LARGE_BYTES, empty), else_=JOBS.c[name])
+    for name, empty in (("outputs", "[]"), ("engine_response", "{}"))
+}}  # fmt: skip
+HEAD: Final = (
+    *(LEFT_OUT.get(column.name, column).label(column.name) for column in JOBS.c),
+    OUTPUT_BYTES.label("output_bytes"),
+)
+"""Columns of a job without its body and without large outputs."""
+
+
+@dataclass
+class LargeJob(Job):
+    """An ended job whose outputs, `output_bytes` as they are stored, are not read yet."""
+
+    output_bytes: int = 0
 
 
 class JobRecords:
@@ -84,7 +104,7 @@ class JobRecords:
             return connection.execute(statement).one_or_none() is not None
 
         try:
-            return await self._run(insert_within)
+            return await self._run(insert_within, is_large=len(str(row["prompt"])) > LARGE_BYTES)
         except sa.exc.IntegrityError:  # inserted by another replica at the same moment
             return False
 
@@ -101,13 +121,22 @@ class JobRecords:
             raise LimitReached("jobs_waiting", live + 1, max_live, retry_after_seconds=LIMIT_SECONDS)
 
     async def find(self, job_id: str) -> Job | None:
-        """Return a job by its id."""
+        """Return a job by its id, without its body; a `LargeJob` where its outputs are left out, too."""
 
         def found(connection: sa.Connection) -> sa.Row[Any] | None:
-            return connection.execute(sa.select(JOBS).where(is_job(connection, storable(job_id)))).one_or_none()
+            return connection.execute(sa.select(*HEAD).where(is_job(connection, storable(job_id)))).one_or_none()
 
         row = await self._run(found)
-        return None if row is None else job_of(row)
+        return None if row is None else _head_of(row)
+
+    async def whole(self, job: Job) -> Job | None:
+        """Return a job with its body and its outputs, None if it was removed meanwhile."""
+
+        def read(connection: sa.Connection) -> Job | None:
+            row = connection.execute(sa.select(JOBS).where(is_row_of(job))).one_or_none()
+            return None if row is None else job_of(row)
+
+        return await self._run(read, is_large=True)
 
     async def page(self, wanted: JobFilter, after: Cursor | None, limit: int) -> list[ListedJob]:
         """Return the first `limit` jobs that pass a filter, after a position."""
@@ -122,7 +151,7 @@ class JobRecords:
         return await self._run(lambda connection: connection.execute(query).scalar() or 0, self._probe_threads)
 
     async def unsent(self, before_ms: int, limit: int) -> list[Job]:
-        """Return the oldest jobs stored before a time and not yet sent to the broker."""
+        """Return the oldest jobs stored before a time and not yet sent to the broker, without their bodies."""
         is_unsent = sa.and_(LIVE, JOB_INDEX.c.stage == Stage.QUEUED.value, JOB_INDEX.c.queued_ms < before_ms)
         query = sa.select(JOB_INDEX.c.id).where(is_unsent).order_by(JOB_INDEX.c.number).limit(limit)
         found = [await self.find(row.id) for row in await self._read(query)]
@@ -150,18 +179,21 @@ class JobRecords:
         change = sa.update(JOBS).where(_is_live(job)).values(stage=Stage.WAITING.value)
         await self._run(lambda connection: connection.execute(change))
 
-    async def end(self, job: Job, result: Mapping[str, Any]) -> Job:
-        """Store the result of a job, unless it has one, and erase its body. Returns the job as it is stored."""
-        ended = ended_job(job, result)
-        values = {
-            **changing_row(ended),
-            "request": json.dumps(asdict(ended.request)),
-            "prompt": "{}",
-            "finished_ms": ended.times.completed_at_ms,
-        }
-        change = sa.update(JOBS).where(_is_live(job)).values(values)
-        await self._run(lambda connection: connection.execute(change))
-        return await self.find(job.id) or ended
+    async def end(self, job: Job, result: Mapping[str, Any], size_bytes: int = 0) -> Job:
+        """Store the result of a job, unless it has one, and erase its body. Returns the job as `find` does."""
+
+        def store(connection: sa.Connection) -> None:
+            ended = ended_job(job, result)
+            values = {
+                **changing_row(ended),
+                "request": json.dumps(asdict(ended.request)),
+                "prompt": "{}",
+                "finished_ms": ended.times.completed_at_ms,
+            }
+            connection.execute(sa.update(JOBS).where(_is_live(job)).values(values))
+
+        await self._run(store, is_large=size_bytes > LARGE_BYTES)
+        return await self.find(job.id) or replace(ended_job(job, result), outputs=())
 
     async def delete(self, job: Job) -> None:
         """Remove a job."""
@@ -193,25 +225,43 @@ class JobRecords:
             raise _unreachable(error) from None
 
     async def _run(
-        self, function: Callable[[sa.Connection], Answer], threads: ThreadPoolExecutor | None = None
+        self,
+        function: Callable[[sa.Connection], Answer],
+        threads: ThreadPoolExecutor | None = None,
+        *,
+        is_large: bool = False,
     ) -> Answer:
-        """Call a function in a transaction on a thread, again if the pool had a connection of a server that is gone."""
+        """Call a function in a transaction on a thread, again if the pool had a connection of a server that is gone.
+
+        `is_large`: the connection is closed then, since its buffers stay as large as the largest row that they had.
+        """
         try:
-            return await self._in_thread(lambda: self._in_transaction(function), threads)
+            return await self._in_thread(lambda: self._in_transaction(function, is_large), threads)
         except sa.exc.OperationalError as error:
             if not error.connection_invalidated:
                 raise _unreachable(error) from None
         try:
-            return await self._in_thread(lambda: self._in_transaction(function), threads)
+            return await self._in_thread(lambda: self._in_transaction(function, is_large), threads)
         except sa.exc.OperationalError as error:
             raise _unreachable(error) from None
 
     async def _in_thread(self, function: Callable[[], Answer], threads: ThreadPoolExecutor | None = None) -> Answer:
         return await asyncio.get_running_loop().run_in_executor(threads or self._threads, function)
 
-    def _in_transaction(self, function: Callable[[sa.Connection], Answer]) -> Answer:
-        with self._engine.begin() as connection:
-            return function(connection)
+    def _in_transaction(self, function: Callable[[sa.Connection], Answer], is_large: bool) -> Answer:
+        with self._engine.connect() as connection:
+            with connection.begin():
+                answer = function(connection)
+            if is_large:
+                connection.invalidate()
+        return answer
+
+
+def _head_of(row: sa.Row[Any]) -> Job:
+    job = job_of(row)
+    if row.output_bytes <= LARGE_BYTES:
+        return job
+    return LargeJob(**{one.name: getattr(job, one.name) for one in fields(Job)}, output_bytes=row.output_bytes)
 
 
 def _is_live(job: Job) -> sa.ColumnElement[bool]:

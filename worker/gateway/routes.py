@@ -26,6 +26,7 @@ from darkroom.worker.concurrency.off_loop import off_loop
 from darkroom.worker.errors import JobNotEnded, NotReady, Problem, RequestIdTaken, RequestRejected, http_status_for_vast
 from darkroom.worker.gateway.checks import check_request
 from darkroom.worker.gateway.gateway import Gateway
+from darkroom.worker.gateway.large_replies import pieces_of, reply_of
 from darkroom.worker.gateway.metrics import GatewayMetrics
 from darkroom.worker.gateway.placing import placed
 from darkroom.worker.gateway.request_limits import RequestLimits
@@ -73,7 +74,7 @@ def services_of(request: Request) -> GatewayServices:
 async def generate(request: Request) -> Response:
     """Submit a job and reply at once; poll `/result/{id}` for its state."""
     job = await _submitted(request)
-    return _reply(job, None if job.state.is_terminal else 202)
+    return await _reply(request, job, None if job.state.is_terminal else 202)
 
 
 @router.post(
@@ -88,7 +89,7 @@ async def generate_sync(request: Request) -> Response:
         job = event.job
         if not job.state.is_terminal and await request.is_disconnected():
             return Response(status_code=499)
-    return _reply(job, http_status_for_vast(job.http_status) if has_envelope(request) else None)
+    return await _reply(request, job, http_status_for_vast(job.http_status) if has_envelope(request) else None)
 
 
 @router.post(
@@ -123,7 +124,7 @@ async def result(job_id: str, request: Request) -> Response:
         return not_found(job_id)
     ended = await gateway.ended(job)
     if ended is not None:
-        return _reply(ended)
+        return await _reply(request, ended)
     shown = result_of(job, [])
     events = await gateway.events(job)
     if events:
@@ -277,29 +278,39 @@ def _parsed(body: Mapping[str, Any], request: Request) -> ParsedRequest:
     )
 
 
-def _reply(job: Job, status: int | None = None) -> Response:
-    return FiniteJSONResponse(result_of(job, [dict(one) for one in job.outputs]), status_code=status or job.http_status)
+async def _reply(request: Request, job: Job, status: int | None = None) -> Response:
+    return await reply_of(services_of(request).gateway, job, _shown, status or job.http_status)
+
+
+def _shown(job: Job) -> dict[str, object]:
+    return result_of(job, [dict(one) for one in job.outputs])
 
 
 def _stream(job: Job, request: Request) -> StreamingResponse:
     return StreamingResponse(_events(job, request), media_type="text/event-stream", headers=HEADERS)
 
 
-async def _events(job: Job, request: Request) -> AsyncIterator[str]:
-    began, seq = time.monotonic(), 0
+async def _events(job: Job, request: Request) -> AsyncIterator[str | bytes]:
+    began, seq, gateway = time.monotonic(), 0, services_of(request).gateway
     first = {"request_id": job.public_id, "status": "queued", "message": job.message}
     yield _event(0, first, began)
-    async for event in services_of(request).gateway.follow(job):
+    async for event in gateway.follow(job):
         job = event.job
         if event.progress:
             seq = max(seq, int(event.progress.get("seq", 0)))
             percent = event.progress.get("percent", 0.0)
             shown = {name: event.progress[name] for name in ("status", "message")}
             yield _event(seq, {"request_id": job.public_id, **shown, "progress": {"percent": percent}}, began)
-    result = result_of(job, [dict(one) for one in job.outputs])
-    yield _event(seq + 1, {"request_id": job.public_id, "status": "final_result", "result": result}, began)
+    yield f"id: {seq + 1}\ndata: "
+    last = {"request_id": job.public_id, "status": "final_result"}
+    async for piece in pieces_of(gateway, job, lambda whole: _timed({**last, "result": _shown(whole)}, began)):
+        yield piece
+    yield "\n\n"
 
 
 def _event(event_id: int, data: Mapping[str, object], began: float) -> str:
-    timed = {**data, "timestamp": time.time(), "elapsed_time": round(time.monotonic() - began, 3)}
-    return f"id: {event_id}\ndata: {finite_json.dumps(timed)}\n\n"
+    return f"id: {event_id}\ndata: {finite_json.dumps(_timed(data, began))}\n\n"
+
+
+def _timed(data: Mapping[str, object], began: float) -> dict[str, object]:
+    return {**data, "timestamp": time.time(), "elapsed_time": round(time.monotonic() - began, 3)}

@@ -128,3 +128,19 @@ async def test_progress_comes_once_and_garbage_among_the_news_is_passed_over(
                 await producer.settle(name, json.dumps(ENDED).encode())
                 await publish(seq=2, percent=100.0, status="completed")
     assert shown == [None, 10.0, 20.0, None]
+
+
+async def test_a_large_result_comes_whole_on_every_way(gateway: httpx.AsyncClient, producer: RedisBroker) -> None:
+    waiting = asyncio.create_task(gateway.post("/generate/sync", json=body("one")))
+    await until_waiting(gateway, 1)
+    (name,) = await names_at_broker(producer)
+    output = [{"filename": "large.png", "data": "abcdefgh" * 250_000}]
+    await producer.settle(name, json.dumps({**ENDED, "output": output}).encode())
+    reply = await waiting
+    assert reply.json()["output"] == output and int(reply.headers["content-length"]) == len(reply.content)
+    assert (await gateway.get("/result/one")).json()["output"] == output
+    assert (await gateway.post("/generate", json=body("one"))).json()["output"] == output
+    assert (await gateway.get("/status/one")).json()["output"]["output"] == output
+    last = (await gateway.get("/stream/one")).text.strip().rpartition("data: ")[2]
+    assert json.loads(last)["result"]["output"] == output
+    assert (await gateway.delete("/jobs/one")).status_code == 200

@@ -12,6 +12,7 @@ from darkroom.worker.api.body_sizes import takes_jobs
 from darkroom.worker.api.declared import SUBMISSION, refusals
 from darkroom.worker.api.results import check_caller
 from darkroom.worker.gateway.gateway import Gateway
+from darkroom.worker.gateway.large_replies import reply_of
 from darkroom.worker.gateway.routes import services_of
 from darkroom.worker.integrations.runpod.replies import RunPodError, RunPodStatus
 from darkroom.worker.integrations.runpod.routes import (
@@ -76,7 +77,7 @@ async def status(job_id: str, request: Request) -> Response:
 async def _reply(gateway: Gateway, job: Job) -> Response:
     ended = await gateway.ended(job)
     if ended is not None:
-        return FiniteJSONResponse(shown_end(ended, [dict(output) for output in ended.outputs]))
+        return await reply_of(gateway, ended, lambda job: shown_end(job, [dict(one) for one in job.outputs]), 200)
     state = await _state_at_worker(gateway, job)
     return FiniteJSONResponse({"id": job.public_id, "status": "IN_PROGRESS" if state in BEGUN else "IN_QUEUE"})
 
