@@ -42,8 +42,8 @@ def empty_video(batch_size: int, length: int, width: int, height: int) -> torch.
     return torch.zeros(batch_size, VAE_CHANNELS, frames, height // CELL_PX, width // CELL_PX)
 
 
-def encoded(vae: Vae, images: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return the latent [1, C, f, h, w] of the first frames of a video with the latent `like`, from images cut to it.
+def encoded(vae: Vae, images: torch.Tensor, num_latent_frames: int, width: int, height: int) -> torch.Tensor:
+    """Return the latent [1, C, f, h, w] of the first frames of a video of that size in pixels, from images cut to it.
 
     Raises ValueError for a VAE of other latents.
     """
@@ -51,9 +51,8 @@ def encoded(vae: Vae, images: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         raise ValueError(
             f"vae: it is not HunyuanVideo 1.5's; got one of {vae.latent_channels} channels, expected {VAE_CHANNELS}"
         )
-    *_, frames, rows, columns = like.shape
-    first = images[: FRAMES_RATIO * (frames - 1) + 1, :, :, :3]
-    latent: torch.Tensor = vae.encode(resize_image(first, columns * CELL_PX, rows * CELL_PX, "bilinear", "center"))
+    first = images[: FRAMES_RATIO * (num_latent_frames - 1) + 1, :, :, :3]
+    latent: torch.Tensor = vae.encode(resize_image(first, width, height, "bilinear", "center"))
     return latent
 
 
@@ -93,7 +92,7 @@ def hunyuan_video15_image_to_video(
     latent = empty_video(batch_size, length, width, height)
     options: dict[str, object] = {}
     if start_image is not None:
-        given = encoded(vae, start_image[:length], latent)
+        given = encoded(vae, start_image[:length], latent.shape[2], width, height)
         known = torch.zeros_like(latent)
         known[:, :, : given.shape[2]] = given
         redrawn = torch.ones(1, 1, *latent.shape[2:])
@@ -132,7 +131,8 @@ def hunyuan_video15_super_resolution(
     if start_image is not None:
         if vae is None:
             raise ValueError("vae: it is missing; got none, expected that of HunyuanVideo 1.5 to encode start_image")
-        given = encoded(vae, start_image, video)
+        *_, frames, rows, columns = video.shape
+        given = encoded(vae, start_image, frames, columns * CELL_PX, rows * CELL_PX)
         known[:, :, : given.shape[2]] = given
     parts = torch.cat([known, known_mask, video, video_mask], dim=1)
     if start_image is not None:
