@@ -183,7 +183,10 @@ def test_nodes_that_reach_into_the_network_keep_it_plain(options: dict[str, Any]
 
 @pytest.mark.parametrize("name", ["cuda_graph", "step_graph"])
 def test_a_network_that_reads_the_noise_levels_of_its_run_has_no_graph(name: str) -> None:
-    network: Any = torch.nn.Linear(2, 2)
+    class Scheduled(torch.nn.Linear):
+        depends_on_schedule = False
+
+    network = Scheduled(2, 2)
     denoiser = Denoiser(network)
     use = SamplingUse(Patcher(denoiser), denoiser, {"transformer_options": {}})
     assert make_strategies()[name].unfit(use) != "the network depends on all noise levels"
