@@ -253,7 +253,7 @@ def _model_store(
         recent=recent,
         make_room=memory.make_room_to_read,
         on_read=memory.file_read,
-        free_device_bytes=memory.free_device_bytes,
+        device_work=memory,
     )
 
 

@@ -15,6 +15,7 @@ from torch.nn import functional
 from darkroom.engine.images.restored_colors import METHODS
 
 SIDE_PX = 16
+WORKING_FRAMES = 14  # float32, that the correction of one takes: measured of L*a*b*, the largest
 FRAMES_RATIO = 4
 COLORS = 3
 
@@ -68,13 +69,20 @@ class RestoredFrames:
     def __len__(self) -> int:
         return self._num_videos * self._num_frames
 
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        """Yield each frame [H, W, C], float32."""
+    @property
+    def working_bytes(self) -> int:
+        """Memory that the correction of a frame takes on its device."""
+        if self._method == "none":
+            return 0
+        return WORKING_FRAMES * self._height * self._width * COLORS * torch.float32.itemsize
+
+    def restored(self, device: torch.device) -> Iterator[torch.Tensor]:
+        """Yield each frame [H, W, C], float32 on the CPU, with its colors corrected on a device."""
         last = (self._num_videos - 1) * self._given_frames + self._num_frames
         for index, frame in enumerate(itertools.islice(self._frames(), last)):
             video, place = divmod(index, self._given_frames)
             if place < self._num_frames:
-                yield self._restored(frame, video, place)
+                yield self._restored(frame, video, place, device)
 
     def _frames(self) -> Iterator[torch.Tensor]:
         for item in self._images:
@@ -83,13 +91,13 @@ class RestoredFrames:
             else:
                 yield item
 
-    def _restored(self, frame: torch.Tensor, video: int, place: int) -> torch.Tensor:
+    def _restored(self, frame: torch.Tensor, video: int, place: int, device: torch.device) -> torch.Tensor:
         frame = frame[: self._height, : self._width]
         transfer = METHODS.get(self._method)
         if transfer is not None:
-            pair = (frame, self._reference(video, place))
-            restored = transfer(*(item.float().movedim(-1, 0) * 2.0 - 1.0 for item in pair))
-            frame = ((restored + 1.0) / 2.0).clamp(0.0, 1.0).movedim(0, -1)
+            pair = (item.to(device, torch.float32) for item in (frame, self._reference(video, place)))
+            restored = transfer(*(item.movedim(-1, 0) * 2.0 - 1.0 for item in pair))
+            frame = ((restored + 1.0) / 2.0).clamp(0.0, 1.0).movedim(0, -1).to("cpu")
         if self._alpha is not None:
             frame = torch.cat([frame, self._alpha[video, place, : self._height, : self._width].to(frame)], dim=-1)
         return frame[: self._height // 2 * 2, : self._width // 2 * 2].float()

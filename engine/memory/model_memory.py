@@ -217,6 +217,11 @@ class ModelMemory:
         """Return the bytes of the device that are free, or are those of weights that may leave it."""
         return self.device.free_bytes() + self.pool.report().device_bytes
 
+    def make_device_room(self, num_bytes: int) -> None:
+        """Have weights leave the device until so many bytes of it are free, for work without a model."""
+        if self.device.has_own_memory:
+            self.pool.make_room(self.device, num_bytes, num_bytes)
+
     def types_for(self, policies: DtypePolicies) -> ResolvedSettings:
         """Return the decisions for a family's networks, which differ from `resolved` in the types alone."""
         return resolve_settings(self._settings, self.facts, policies)[0]

@@ -19,6 +19,7 @@ from darkroom.engine.layers.pixel_space import NAME as PIXEL_SPACE
 from darkroom.engine.layers.pixel_space import PixelSpace
 from darkroom.engine.models.auxiliary_models import AuxiliaryModels
 from darkroom.engine.models.clip import Clip
+from darkroom.engine.models.device_work import DeviceWork
 from darkroom.engine.models.embeddings import EmbeddingFinder
 from darkroom.engine.models.files.diffusers_folder import diffusers_files
 from darkroom.engine.models.files.folders import ModelFolders
@@ -57,8 +58,8 @@ class ModelStore:
 
     `auxiliary` loads the models that are used along with a MODEL, `vision` those that work on images alone.
 
-    `files` has the networks that are read. `free_device_bytes` returns the memory that models and their work may take
-    now. For the other arguments after `device` see `LoadedFiles`.
+    `files` has the networks that are read. `device_work` is the memory of `device`, None where nobody counts it. For
+    the other arguments after `device` see `LoadedFiles`.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class ModelStore:
         recent: RecentModels | None = None,
         make_room: Callable[[int], None] = lambda num_bytes: None,
         on_read: Callable[[float | None], None] = lambda seconds: None,
-        free_device_bytes: Callable[[], int] = lambda: 0,
+        device_work: DeviceWork | None = None,
     ) -> None:
         self.files = LoadedFiles(folders, keep, recent, make_room, on_read)
         self.auxiliary = AuxiliaryModels(self.files, types)
@@ -79,8 +80,18 @@ class ModelStore:
         self._folders = folders
         self._types = types
         self._device = device
-        self.free_device_bytes = free_device_bytes
+        self._device_work = device_work
         self._tokenizer_parts = TokenizerParts(BytePairs(), self._embedding_finder)
+
+    def free_device_bytes(self) -> int:
+        """Return the memory of the device that models and their work may take now; 0 where nobody counts it."""
+        return 0 if self._device_work is None else self._device_work.free_device_bytes()
+
+    def device_for(self, working_bytes: int) -> torch.device:
+        """Return the device for work without a model, with room for so many bytes."""
+        if self._device_work is not None:
+            self._device_work.make_device_room(working_bytes)
+        return torch.device(self._device)
 
     def checkpoint(self, name: str) -> tuple[Model, Clip | None, Vae | None]:
         """Load a checkpoint. CLIP or VAE are None where the file has none, as in ComfyUI.

@@ -76,7 +76,8 @@ def seedvr2_post_processing(
     *_, height, width, channels = frames.shape
 
     def compute() -> Iterator[torch.Tensor]:
-        for done, frame in enumerate(frames, start=1):
+        device = context.models.device_for(frames.working_bytes)
+        for done, frame in enumerate(frames.restored(device), start=1):
             context.cancel.check()
             context.report_progress(done, len(frames))
             yield frame[None]

@@ -10,6 +10,8 @@ import torch
 from darkroom.engine.images.restored_frames import RestoredFrames, padded_video
 from darkroom.engine.media.frame_stream import FrameStream
 
+CPU = torch.device("cpu")
+
 
 def images(frames: int, height: int = 20, width: int = 33, channels: int = 3) -> torch.Tensor:
     return torch.rand(frames, height, width, channels, generator=torch.Generator().manual_seed(frames))
@@ -49,7 +51,7 @@ def test_the_size_is_told_before_anything_is_made() -> None:
 @pytest.mark.parametrize("method", ["none", "lab", "wavelet", "adain"])
 def test_restored_frames_have_the_number_and_the_even_size_of_the_originals(method: str) -> None:
     frames = RestoredFrames(images(5, 32, 48), images(3), method)
-    made = torch.stack([*frames])
+    made = torch.stack([*frames.restored(CPU)])
     assert tuple(made.shape) == frames.shape
     assert frames.shape == (3, 20, 32, 3) and len(frames) == 3
     if method == "none":
@@ -58,13 +60,13 @@ def test_restored_frames_have_the_number_and_the_even_size_of_the_originals(meth
 
 def test_a_frame_is_corrected_by_its_own_original() -> None:
     originals = images(2, 32, 32) * torch.tensor([0.2, 1.0])[:, None, None, None]
-    first, second = RestoredFrames(images(5, 32, 32), originals, "adain")
+    first, second = RestoredFrames(images(5, 32, 32), originals, "adain").restored(CPU)
     assert first.mean() < 0.15 < 0.4 < second.mean()
 
 
 def test_originals_of_another_size_are_scaled_to_that_of_the_result() -> None:
     flat = torch.full((1, 64, 64, 3), 0.25)
-    (made,) = RestoredFrames(torch.full((1, 32, 32, 3), 0.75), flat, "wavelet")
+    (made,) = RestoredFrames(torch.full((1, 32, 32, 3), 0.75), flat, "wavelet").restored(CPU)
     assert made.shape == (32, 32, 3)
     torch.testing.assert_close(made, torch.full((32, 32, 3), 0.25))
 
@@ -73,7 +75,7 @@ def test_alpha_of_the_originals_comes_back() -> None:
     originals = images(3, channels=4)
     frames = RestoredFrames(images(5, 32, 48), originals, "none")
     assert frames.shape == (3, 20, 32, 4)
-    assert torch.equal(torch.stack([*frames])[..., 3], originals[:, :20, :32, 3])
+    assert torch.equal(torch.stack([*frames.restored(CPU)])[..., 3], originals[:, :20, :32, 3])
 
 
 def test_frames_of_several_videos_in_one_row_are_told_apart() -> None:
@@ -81,9 +83,9 @@ def test_frames_of_several_videos_in_one_row_are_told_apart() -> None:
     frames = RestoredFrames(images(10, 32, 48), originals, "none")
     assert frames.shape == (4, 20, 32, 3)
     expected = images(10, 32, 48)[[0, 1, 5, 6], :20, :32]
-    assert torch.equal(torch.stack([*frames]), expected)
+    assert torch.equal(torch.stack([*frames.restored(CPU)]), expected)
     videos = RestoredFrames(images(10, 32, 48).view(2, 5, 32, 48, 3), originals, "none")
-    assert videos.shape == (2, 2, 20, 32, 3) and torch.equal(torch.stack([*videos]), expected)
+    assert videos.shape == (2, 2, 20, 32, 3) and torch.equal(torch.stack([*videos.restored(CPU)]), expected)
 
 
 def test_other_channels_than_the_originals_are_refused() -> None:
@@ -100,7 +102,7 @@ def test_frames_of_a_stream_are_taken_as_they_are_needed_and_no_further() -> Non
             yield images(9, 32, 48)[index : index + 1]
 
     stream = FrameStream((9, 32, 48, 3), decode)
-    frames = iter(RestoredFrames(stream, images(3), "none"))
+    frames = RestoredFrames(stream, images(3), "none").restored(CPU)
     next(frames)
     assert taken == [0]
     assert len([*frames]) == 2 and len(taken) <= 5
