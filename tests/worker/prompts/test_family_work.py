@@ -26,6 +26,7 @@ CELL_PX: Final = {  # of the latent: pixels a side; 8 for the others
 WITH_FRAMES: Final = frozenset({
     "hunyuan_video", "wan", "wan22", "ltx_video", "ltx2", "mochi", "cosmos1", "cosmos_predict2", "qwen_image", "krea2",
     "hunyuan_image_refiner", "hunyuan_video15", "kandinsky5",
+    "hunyuan_image_refiner", "kandinsky5", "seedvr2",
 })  # fmt: skip
 """Families whose latents have an axis of frames, also for an image."""
 LATENTS: Final = {
@@ -41,7 +42,7 @@ TEXT_WIDTHS: Final = {
     "mage_flow": 2560, "ernie_image": 3072, "longcat_image": 3584, "hidream_o1": 1,
     "lumina2": 2304, "omnigen2": 2048, "qwen_image": 3584, "z_image": 2560, "hunyuan_image": 3584,
     "kandinsky5": 3584, "kandinsky5_image": 3584, "hunyuan_video15": 3584,
-    "hunyuan_image_refiner": 3584, "sd15": 768, "zero123": 768, "svd": 1024, "sd2": 1024, "sdxl": 2048,
+    "hunyuan_image_refiner": 3584, "seedvr2": 5120, "sd15": 768, "zero123": 768, "svd": 1024, "sd2": 1024, "sdxl": 2048,
     "sdxl_refiner": 1280, "stable_audio": 768, "cosmos1": 1024, "cosmos_predict2": 1024, "hunyuan_dit": 1024,
 }  # fmt: skip
 T5_WIDTH: Final = 4096
@@ -83,6 +84,9 @@ def more_inputs(name: str, batch: int) -> dict[str, Any]:
     if name == "hidream_o1":
         turns = empty(1, NUM_WORDS + 64 * 64, 64)
         return {"input_ids": torch.zeros(1, NUM_WORDS, dtype=torch.long), "cosines": turns, "sines": turns}
+    if name == "seedvr2":
+        _, _, *cells = latent_of(registry.family_named(name))
+        return {"condition": empty(1, 17, *cells)}
     widths = {"kandinsky5": 768, "kandinsky5_image": 768, "sd3": 2048, "sdxl": 2816, "sdxl_refiner": 2560, "svd": 768}
     more = {"num_frames": batch} if name == "svd" else {}
     return {"y": empty(batch, widths[name]), **more} if name in widths else more
