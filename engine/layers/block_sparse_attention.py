@@ -12,7 +12,7 @@ to.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
@@ -51,8 +51,8 @@ class Tiles:
 
     def to(self, device: torch.device) -> Tiles:
         """Return the same on a device."""
-        moved = (item.to(device) for item in (self.tokens, self.is_token, self.slots))
-        return Tiles(*moved, self.sinks, self.full, self.keeps_means)
+        tokens, is_token, slots = (item.to(device) for item in (self.tokens, self.is_token, self.slots))
+        return replace(self, tokens=tokens, is_token=is_token, slots=slots)
 
     def num_chosen(self, share: float) -> int:
         """Return how many tiles a tile attends to by their scores: a share of those that do not always count."""

@@ -17,6 +17,12 @@ def drawn(num_tokens: int) -> list[torch.Tensor]:
     return [torch.randn(2, num_tokens, 2, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
 
 
+def to_all(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Return attention [B, T, H, W] of all tokens to all."""
+    q, k, v = (item.transpose(1, 2) for item in (q, k, v))
+    return scaled_dot_product_attention(q, k, v).transpose(1, 2)
+
+
 def chosen(scores: torch.Tensor, sinks: Range, full: Range, share: float) -> torch.Tensor:
     """Return True for the tiles that each tile [N] attends to in full, by scores [N, N]."""
     count = len(scores)
@@ -63,11 +69,11 @@ def test_a_tile_attends_to_the_best_the_nearest_and_those_that_always_count(
     out = block_sparse_attention(q, k, v, tiles, share)
     tile_of = torch.arange(num_tokens) // TILE
     for item, head in ((0, 0), (1, 1)):
-        one = [tensor[item, :, head] for tensor in (q, k, v)]
-        means = [torch.stack([tensor[tile_of == tile].mean(dim=0) for tile in range(6)]) for tensor in one[:2]]
+        of_head = q[item, :, head], k[item, :, head], v[item, :, head]
+        means = [torch.stack([tensor[tile_of == tile].mean(dim=0) for tile in range(6)]) for tensor in of_head[:2]]
         kept = chosen(means[0] @ means[1].T, sinks, full, share)
         assert not kept.all()
-        assert torch.allclose(out[item, :, head], expected(*one, tile_of, kept, with_means=with_means), atol=1e-5)
+        assert torch.allclose(out[item, :, head], expected(*of_head, tile_of, kept, with_means=with_means), atol=1e-5)
 
 
 def test_tiles_that_are_not_whole_hold_no_other_tokens() -> None:
@@ -77,14 +83,14 @@ def test_tiles_that_are_not_whole_hold_no_other_tokens() -> None:
     assert tiles.slots[[67, 71, 0, 63, 64, 66]].tolist() == [0, 4, 64, 127, 128, 130]
     q, k, v = drawn(72)
     out = block_sparse_attention(q, k, v, tiles, 0.01)  # to the tile itself, its neighbours and the best one
-    whole = scaled_dot_product_attention(*(item.transpose(1, 2) for item in (q, k, v))).transpose(1, 2)
+    whole = to_all(q, k, v)
     assert torch.allclose(out[:, :64], whole[:, :64], atol=1e-5), "a tile in the middle attends to all three"
 
 
 def test_tiles_that_attend_to_all_are_attention_to_all() -> None:
     q, k, v = drawn(4 * TILE)
     out = block_sparse_attention(q, k, v, tiles_in_order(4 * TILE, full=(0, 4)), 0.1)
-    whole = scaled_dot_product_attention(*(item.transpose(1, 2) for item in (q, k, v))).transpose(1, 2)
+    whole = to_all(q, k, v)
     assert torch.allclose(out, whole, atol=1e-5)
 
 
@@ -96,7 +102,7 @@ def test_a_gate_adds_attention_among_means() -> None:
     plain, gated = (
         block_sparse_attention(q, k, v, tiles, 0.1, coarse_gate=item) for item in (torch.zeros_like(gate), gate)
     )
-    means = [item.view(2, 3, TILE, 2, 8).mean(dim=2).transpose(1, 2) for item in (q, k, v)]
-    coarse = scaled_dot_product_attention(*means).transpose(1, 2).repeat_interleave(TILE, dim=1)
+    means = (item.view(2, 3, TILE, 2, 8).mean(dim=2) for item in (q, k, v))
+    coarse = to_all(*means).repeat_interleave(TILE, dim=1)
     assert torch.allclose(gated - plain, gate * coarse, atol=1e-5)
     assert torch.equal(plain, block_sparse_attention(q, k, v, tiles, 0.1))

@@ -42,13 +42,15 @@ class BlockFunction:
 
     def to(self, target: object) -> BlockFunction:
         """Move what it and what was there before hold, to a device."""
-        if hasattr(self.previous, "to"):
-            self.previous = self.previous.to(target)
+        before: Any = self.previous  # of another node, or of a pack
+        if hasattr(before, "to"):
+            self.previous = before.to(target)
         return self
 
     def models(self) -> list[ModulePatcher]:
         """Return the models that have to be on the device."""
-        return list(self.previous.models()) if hasattr(self.previous, "models") else []
+        before: Any = self.previous
+        return list(before.models()) if hasattr(before, "models") else []
 
 
 def set_in_blocks(model: Model, indices: Iterable[int], make: Callable[[int, Function | None], BlockFunction]) -> None:
