@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
+
+import structlog
 
 from darkroom.contract.graph.cost import Price
 from darkroom.contract.graph.prompt_graph import PromptGraph
@@ -24,6 +26,14 @@ from darkroom.worker.api.services import DeliveryServices, FileServices, JobServ
 from darkroom.worker.concurrency.dedicated_thread import run_in_dedicated_thread
 from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
 from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.fallback.checks import FallbackChecks
+from darkroom.worker.engines.fallback.choice import (
+    EngineChoice,
+    better_refusal,
+    choice_for,
+    choice_for_files,
+    may_be_run_elsewhere,
+)
 from darkroom.worker.errors import EngineAnswerInvalid, EngineUnreachable, NotReady, Problem, RequestRejected, shortened
 from darkroom.worker.guard.url_secrets import without_url_secrets
 from darkroom.worker.jobs.deadline_turns import Place
@@ -45,6 +55,8 @@ from darkroom.worker.storage.progress import Progress, steps_of
 _RANDOM_BOUND = 2**32
 ENGINE_WAIT_SECONDS = 15.0  # of a caller, while an engine is being replaced
 ENGINE_LOOK_SECONDS = 0.1  # between two questions to an engine that may have come back
+
+log = structlog.get_logger("jobs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +81,19 @@ class CheckedPrompt:
     steps: Mapping[str, float]
     warnings: tuple[RequestWarning, ...] = ()
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    choice: EngineChoice | None = None
+    """The other engine that runs it; None: one of ours."""
+
+
+class GraphChecks(Protocol):
+    """Node classes of an engine, and its check of workflows."""
+
+    has_check: bool
+    """True if the engine checks names that arrive through links, too."""
+
+    async def known_object_info(self) -> Mapping[str, Any]: ...
+
+    async def check(self, prompt: JsonObject, pending_files: Collection[str] = ()) -> None: ...
 
 
 async def make_job(services: Services, parsed: ParsedRequest, name: JobName, digest: str) -> Job:
@@ -148,6 +173,8 @@ def _job_request(
         receipt=parsed.receipt,
         parameters=_parameters(parsed, made),
         is_split=bool(given.split),
+        engine="" if made.choice is None else made.choice.name,
+        engine_reason="" if made.choice is None else made.choice.reason,
     )
 
 
@@ -218,6 +245,54 @@ def _extra_data(given: GenerateInput) -> dict[str, Any]:
 async def _checked_prompt(
     services: Services, parsed: ParsedRequest, name: JobName, credentials: Credentials
 ) -> CheckedPrompt:
+    """Return the prompt of a request, for our engine or, where only that can run it, for the fallback.
+
+    Raises RequestRejected, NotReady, EngineUnreachable.
+    """
+    fallback = services.engines.fallback
+    try:
+        made = await _checked_by_ours(services, parsed, name, credentials)
+        choice = None if fallback is None else await choice_of_families(services.engines.pool.any_client, made.prompt)
+    except RequestRejected as rejected:
+        if fallback is None or not may_be_run_elsewhere(rejected.problems):
+            raise
+        made, choice = await _checked_by_fallback(services, parsed, name, credentials, rejected)
+    if choice is not None:
+        assert fallback is not None
+        fallback.uses.add(choice)
+        log.info("fallback chosen", request_id=name.job_id, reason=choice.reason)
+    return replace(made, choice=choice)
+
+
+async def _checked_by_fallback(
+    services: Services, parsed: ParsedRequest, name: JobName, credentials: Credentials, ours: RequestRejected
+) -> tuple[CheckedPrompt, EngineChoice]:
+    """Return a prompt that our engine has refused, checked by the fallback. Raises the more helpful refusal."""
+    fallback = services.engines.fallback
+    assert fallback is not None
+    engine = services.engines.pool.any_client
+    try:
+        made = await _prompt_checked_by(engine, services, parsed, name, credentials, checks=FallbackChecks(fallback))
+    except RequestRejected as theirs:
+        raise (theirs if better_refusal(ours.problems, theirs.problems) is theirs.problems else ours) from None
+    return made, choice_for(ours.problems)
+
+
+async def choice_of_families(engine: EngineClient, prompt: JsonObject) -> EngineChoice | None:
+    """Return the choice of the fallback for a prompt with a network of no family of our engine; None for others.
+
+    Raises EngineUnreachable.
+    """
+    info = await engine.known_object_info()
+    files = await off_loop(needs_thread(prompt), lambda: PromptGraph(prompt, info).model_files)
+    await engine.facts.known_families_of(files)
+    names = [] if engine.is_away else [file.name for file in engine.facts.families.refused(files)]
+    return choice_for_files(names) if names else None
+
+
+async def _checked_by_ours(
+    services: Services, parsed: ParsedRequest, name: JobName, credentials: Credentials
+) -> CheckedPrompt:
     """Return the prompt of a request, with its files stored.
 
     While our engine is away, be it since this moment, a prompt is accepted that what was last known of the engine does
@@ -255,15 +330,18 @@ async def _prompt_checked_by(
     credentials: Credentials,
     *,
     is_graph_left: bool = False,
+    checks: GraphChecks | None = None,
 ) -> CheckedPrompt:
     """Return the prompt of a request, checked by what is known of an engine.
 
-    `is_graph_left`: the graph itself is left to the engine, which checks it when the job begins. Raises
-    RequestRejected, and NotReady or EngineUnreachable when the engine does not answer.
+    `is_graph_left`: the graph itself is left to the engine, which checks it when the job begins. `checks` are those of
+    another engine than ours, which will run it. Raises RequestRejected, and NotReady or EngineUnreachable when the
+    engine does not answer.
     """
     overridden = Overridden({})
+    checks = checks or engine
     try:
-        object_info = await engine.known_object_info()
+        object_info = await checks.known_object_info()
         defaults = await _defaults(services.requests, parsed.input, engine, object_info)
         prompt: JsonObject = build_prompt(services.requests, parsed.input, defaults)
         overrides, inputs, stored = parsed.input.overrides, parsed.input.inputs, parsed.stored
@@ -276,7 +354,7 @@ async def _prompt_checked_by(
         prompt = await off_loop(is_large, resolve, prompt, _draws(parsed, name))
         work = PromptWork(prompt, object_info)
         await services.requests.prompt_rules.check(work, is_of_modifier=is_of_modifier)
-        check = partial(services.files.inputs.check, engine_checks_links=engine.has_check)
+        check = partial(services.files.inputs.check, engine_checks_links=checks.has_check)
         await off_loop(is_large, check, work.graph, credentials, parsed.files.keys())
         graph = work.graph
         if parsed.files:
@@ -288,11 +366,11 @@ async def _prompt_checked_by(
         models = await services.files.models.pending_names(graph, page)
         try:
             if not is_graph_left:
-                await engine.check(planned.prompt, (*planned.pending_files, *models))
+                await checks.check(planned.prompt, (*planned.pending_files, *models))
         except RequestRejected as rejected:
-            refused = PromptGraph(planned.prompt, await engine.known_object_info())
+            refused = PromptGraph(planned.prompt, await checks.known_object_info())
             raise await services.files.models.explained(rejected, refused, page) from None
-        known = await engine.known_object_info()
+        known = await checks.known_object_info()
         if known is not object_info:  # reloaded by the check: the policy applies to the new one too
             work = PromptWork(prompt, known)
             await services.requests.prompt_rules.check(work, is_of_modifier=is_of_modifier)
@@ -310,6 +388,8 @@ async def _prompt_checked_by(
             raise services.engines.pool.no_engine() from None
         raise
     except EngineUnreachable:  # it disconnected just now
+        if checks is not engine:
+            raise
         raise services.engines.pool.no_engine() from None
     if parsed.files:
         await asyncio.to_thread(services.files.uploads.keep, parsed.files, prompt, name.job_id)

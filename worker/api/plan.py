@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
@@ -15,11 +15,13 @@ from darkroom.contract.graph.cost import SamplerWork, operations_cost, sampler_w
 from darkroom.contract.graph.work import PromptWork
 from darkroom.worker.api.body_sizes import takes_jobs
 from darkroom.worker.api.declared import refusals
+from darkroom.worker.api.job_making import GraphChecks
 from darkroom.worker.api.replies.plan import Plan
 from darkroom.worker.api.services import EngineServices, FileServices, JobServices, Services
 from darkroom.worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, body_schema, checked_workflow, reply_to
 from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
 from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.fallback.checks import FallbackChecks
 from darkroom.worker.errors import EngineUnreachable, Problem, RequestRejected
 from darkroom.worker.json.values import JsonObject
 from darkroom.worker.prompts.cards import CARDS, GIB, card_bytes, card_named, seconds_on
@@ -92,8 +94,21 @@ async def _plan(services: Services, body: JsonObject, size_bytes: int, terms: _T
     """Return the plan of a body's workflow. Raises RequestRejected for what is none, EngineUnreachable."""
     workflow = await checked_workflow(services, body, size_bytes)
     engine = await services.engines.pool.any_known_within(ENGINE_WAIT_SECONDS)
+    own = await _plan_at(services, engine, engine, workflow, terms)
+    fallback, choice = services.engines.fallback, own.needs_elsewhere()
+    if fallback is None or choice is None:
+        return own
+    theirs = await _plan_at(services, engine, FallbackChecks(fallback), workflow, terms)
+    is_better = len(theirs.missing_nodes) < len(own.missing_nodes) or not theirs.problems
+    return replace(theirs, choice=choice, memory=None) if is_better else own
+
+
+async def _plan_at(
+    services: Services, engine: EngineClient, checks: GraphChecks, workflow: JsonObject, terms: _Terms
+) -> WorkflowPlan:
+    """Return the plan of a workflow for the engine of `checks`, priced by ours. Raises EngineUnreachable, NotReady."""
     try:
-        object_info = await engine.known_object_info()
+        object_info = await checks.known_object_info()
         is_page = is_page_format(workflow)
         most = services.requests.prompt_rules.max_nodes
         uses = await off_loop(
@@ -101,14 +116,17 @@ async def _plan(services: Services, body: JsonObject, size_bytes: int, terms: _T
             lambda: uses_on_page(workflow, object_info, most) if is_page else uses_in_prompt(workflow),
         )
         needs = await off_loop(True, services.files.models.needs, uses, object_info, workflow if is_page else {})
-        return await _checked(services, engine, workflow, object_info, uses, needs, terms)
+        return await _checked(services, engine, checks, workflow, object_info, uses, needs, terms)
     except EngineUnreachable:
+        if checks is not engine:
+            raise
         raise services.engines.pool.no_engine() from None
 
 
 async def _checked(
     services: Services,
     engine: EngineClient,
+    checks: GraphChecks,
     workflow: JsonObject,
     object_info: JsonObject,
     uses: list[NodeUse],
@@ -125,13 +143,13 @@ async def _checked(
     except RequestRejected as rejected:
         problems += rejected.problems
     else:
-        work = await off_loop(needs_thread(prompt), PromptWork, prompt, await engine.known_object_info())
+        work = await off_loop(needs_thread(prompt), PromptWork, prompt, await checks.known_object_info())
         left_out = work.graph.left_out
         needs, uses = needs.without(left_out), [use for use in uses if use.id not in left_out]
         planned = await off_loop(needs_thread(prompt), services.files.inputs.plan, work.graph)
         names = [item.model.name for item in needs.missing]
         with _noting(problems):
-            await engine.check(planned.prompt, (*planned.pending_files, *names))
+            await checks.check(planned.prompt, (*planned.pending_files, *names))
         with _noting(limits):
             await services.requests.prompt_rules.check(work)
         inputs = missing_inputs(problems, work.graph)

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from darkroom.modifiers.registry import ModifierRegistry
 from darkroom.worker.autoscaler.platform import Platform
 from darkroom.worker.doctor.check import Check
+from darkroom.worker.engines.fallback.fallback_engine import FallbackEngine
 from darkroom.worker.engines.fleet import EngineFleet
 from darkroom.worker.engines.health import Floor
 from darkroom.worker.engines.interface import EngineInterface
@@ -108,6 +109,8 @@ class EngineServices:
     """None: FRONT_END is off."""
 
     price_per_hour: float = 0.0
+    fallback: FallbackEngine | None = None
+    """None: FALLBACK_ENGINE is not set."""
 
 
 @dataclass(frozen=True, slots=True)

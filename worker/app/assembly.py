@@ -16,6 +16,7 @@ import structlog
 
 from darkroom.worker.app.announcements import EXIT_UNRECOVERABLE, Announcements
 from darkroom.worker.app.broker_intake import build_intake
+from darkroom.worker.app.fallback import build_fallback
 from darkroom.worker.app.family_learning import FamilyLearning
 from darkroom.worker.app.job_area import build_jobs
 from darkroom.worker.app.job_events import JobEvents
@@ -71,6 +72,7 @@ class Front:
         self.start_problem = ""  # the reason why the front could not start
         memory = MachineMemory()
         self._fleet = self._build_fleet(memory)
+        self._fallback = build_fallback(settings, self._fleet, memory)
         self._tracer = build_tracer(settings.tracing)
         self._spans = JobSpans(self._tracer)
         self._storage = build_storage(
@@ -87,18 +89,21 @@ class Front:
             settings,
             self._storage,
             self._fleet.pool,
+            self._fallback,
             memory,
             RunClock(pace.read()),
             self._hooks(),
             job_log,
             self._spans,
         )
-        metrics = build_metrics(settings, self._storage, self._fleet, self._jobs, memory)
+        metrics = build_metrics(settings, self._storage, self._fleet, self._fallback, self._jobs, memory)
         platform, platform_routes = build_platform(
             settings, metrics.metrics.registry, self._jobs.cancel, stop_server, vast_timing or VastTiming()
         )
         self._platform = platform
-        areas = Areas(self._tracer, self._fleet, self._storage, self._jobs, metrics, platform, platform_routes)
+        areas = Areas(
+            self._tracer, self._fleet, self._fallback, self._storage, self._jobs, metrics, platform, platform_routes
+        )
         services = build_services(
             settings,
             areas,
@@ -209,6 +214,8 @@ class Front:
         await self._tasks.close()
         await self._job_events.stop()
         await storage.outbox.stop()
+        if self._fallback is not None:
+            await self._fallback.stop()
         await self._fleet.stop(is_immediate=jobs.pipeline.has_drain_ended)
         await self._platform.close()
         if storage.checkpoints is not None:

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 from darkroom.worker.app.storage import Storage
+from darkroom.worker.engines.fallback.fallback_engine import FallbackEngine
 from darkroom.worker.engines.health import Floor
 from darkroom.worker.engines.pool import EnginePool
 from darkroom.worker.errors import TryLater
@@ -70,6 +71,7 @@ def build_jobs(
     settings: Settings,
     storage: Storage,
     pool: EnginePool,
+    fallback: FallbackEngine | None,
     memory: MachineMemory,
     run_clock: RunClock,
     hooks: PipelineHooks,
@@ -96,7 +98,9 @@ def build_jobs(
     pipeline = Pipeline(
         store,
         pool,
-        PipelineParts(storage.external_io.inputs, storage.external_io.outputs, storage.models, storage.checkpoints),
+        PipelineParts(
+            storage.external_io.inputs, storage.external_io.outputs, storage.models, storage.checkpoints, fallback
+        ),
         PipelineLimits(
             limits.job_timeout_seconds,
             settings.pipeline.num_fetching,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from darkroom.worker.app.job_area import JobArea
 from darkroom.worker.app.storage import Storage
+from darkroom.worker.engines.fallback.fallback_engine import FallbackEngine
 from darkroom.worker.engines.fleet import EngineFleet
 from darkroom.worker.engines.metrics import EngineMetrics
 from darkroom.worker.errors import error_codes
@@ -33,7 +34,12 @@ class MetricsArea:
 
 
 def build_metrics(
-    settings: Settings, storage: Storage, fleet: EngineFleet, jobs: JobArea, memory: MachineMemory
+    settings: Settings,
+    storage: Storage,
+    fleet: EngineFleet,
+    fallback: FallbackEngine | None,
+    jobs: JobArea,
+    memory: MachineMemory,
 ) -> MetricsArea:
     """Build the metrics of every area."""
     engines, gpus, http = EngineMetrics(fleet.reports), GpuMetrics(), HttpMetrics()
@@ -61,6 +67,8 @@ def build_metrics(
         *storage.model_metrics.collectors,
     )
     metrics.registry.register(http)
+    if fallback is not None:
+        metrics.registry.register(fallback.uses)
 
     async def ask_engines() -> None:
         await asyncio.to_thread(engines.show, await fleet.metrics_texts())  # parsing them takes long

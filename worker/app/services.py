@@ -24,6 +24,7 @@ from darkroom.worker.app.metrics import MetricsArea
 from darkroom.worker.app.storage import Storage
 from darkroom.worker.autoscaler.platform import Platform
 from darkroom.worker.doctor.examination import examine
+from darkroom.worker.engines.fallback.fallback_engine import FallbackEngine
 from darkroom.worker.engines.fleet import EngineFleet
 from darkroom.worker.engines.interface import EngineInterface
 from darkroom.worker.guard.bodies import Bodies
@@ -48,6 +49,7 @@ class Areas:
 
     tracer: Tracer
     fleet: EngineFleet
+    fallback: FallbackEngine | None
     storage: Storage
     jobs: JobArea
     metrics: MetricsArea
@@ -94,6 +96,7 @@ def build_services(
             sessions=BrowserSessions(),
             interface=EngineInterface(pool) if settings.engine.has_front_end else None,
             price_per_hour=settings.broker.price_per_hour,
+            fallback=areas.fallback,
         ),
         files=_files(areas),
         deliveries=_deliveries(settings, areas),

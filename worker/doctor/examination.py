@@ -10,6 +10,7 @@ import structlog
 
 from darkroom.worker.doctor.check import Check, failed, good, skipped, warning
 from darkroom.worker.doctor.device import check_device, check_driver, cuda_of_torch
+from darkroom.worker.doctor.fallback import check_fallback
 from darkroom.worker.doctor.files import check_models, check_packs, check_state
 from darkroom.worker.doctor.machine import (
     check_clock,
@@ -55,6 +56,7 @@ async def examine(settings: Settings, warnings: Sequence[str], *, is_within_work
         "memory": lambda: check_memory(MachineMemory(), floors.min_free_memory_bytes),
         "models": engine["models"],
         "packs": engine["packs"],
+        "fallback": lambda: check_fallback(settings.fallback.engine),
         "state": lambda: check_state(state, is_within_worker=is_within_worker),
         "s3": lambda: check_s3(settings.s3, settings.network.private_hosts),
         "webhook": lambda: check_webhook(settings.webhook),

@@ -19,6 +19,8 @@ from darkroom.worker.json.values import JsonObject
 TTL_SECONDS = 30.0  # for which a replaced file may count as of its former family
 MAX_QUERY_BYTES = 4096  # of one request; further files of a prompt count as of the default family
 MAX_KEPT = 1024
+DENOISER_KINDS = frozenset({"checkpoints", "diffusion_models"})
+"""Kinds of files with a network, whose family the engine must have to run them."""
 
 Ask = Callable[[str], Awaitable[Reply]]
 """GET a path of the engine. Raises EngineUnreachable."""
@@ -42,6 +44,7 @@ class _Named:
     variant: str = ""
     num_weights: int | None = None
     has_text: bool | None = None
+    is_there: bool = False
 
     @classmethod
     def of(cls, described: JsonObject) -> Self:
@@ -52,6 +55,7 @@ class _Named:
             str(described.get("variant") or ""),
             weights if isinstance(weights, int) and not isinstance(weights, bool) and weights > 0 else None,
             has_text if isinstance(has_text, bool) else None,
+            is_there=bool(described),
         )
 
 
@@ -93,6 +97,11 @@ class FamilyLookup:
         for kind in {file.kind for file in files} - {FAMILY_KIND}:
             await self._learn(kind, [file.name for file in files if file.kind == kind])
         return self._among(files, families)
+
+    def refused(self, files: Collection[ModelFile]) -> list[ModelFile]:
+        """Return those of files that the engine has and found to be of no family of its own, as of the last `of`."""
+        named = ((file, self._name_of(file)) for file in files if file.kind in DENOISER_KINDS)
+        return [file for file, known in named if known.is_there and not known.family]
 
     def remembered(self, files: Collection[ModelFile]) -> dict[ModelFile, Family]:
         """Return the last result of `of`, without asking the engine. Raises EngineUnreachable where that is unknown."""

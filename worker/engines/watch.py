@@ -236,7 +236,7 @@ class WatchedEngine:
         if self.process is not None:
             self.process.look_at_memory()
         try:
-            pulse.last = await client.presence.heartbeat()
+            pulse.last = await client.heartbeat()
             pulse.at, pulse.num_missed = time.monotonic(), 0
         except EngineUnreachable as error:
             pulse.num_missed += 1

@@ -30,6 +30,8 @@ def result_of(job: Job, outputs: list[dict[str, object]]) -> dict[str, object]:
         shown["tuning"] = tuning
     if split is not None:
         shown["split"] = split
+    if job.request.engine:
+        shown["engine"] = {"name": job.request.engine, "reason": job.request.engine_reason}
     if job.failure is not None:
         shown["error"] = job.failure.as_json()
     return shown

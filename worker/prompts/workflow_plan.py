@@ -6,6 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from darkroom.worker.engines.choices import NOT_IN_LIST, UNKNOWN_CLASSES
+from darkroom.worker.engines.fallback.choice import (
+    EngineChoice,
+    choice_for,
+    choice_for_classes,
+    choice_for_files,
+    may_be_run_elsewhere,
+)
 from darkroom.worker.engines.later_nodes import LaterNode, find_later_node
 from darkroom.worker.errors import Problem
 from darkroom.worker.json.values import JsonObject
@@ -69,6 +76,7 @@ class WorkflowPlan:
     `inputs` are files that are still to be sent, which is no problem of the workflow.
     `fetched` are the places of files that a job would fetch by itself. `memory` is the engine's plan for its device or
     a named card, None from an engine that has none. `summary` says which command brings the missing model files.
+    `choice` is the other engine that the plan is for, None for one of ours.
     """
 
     needs: ModelNeeds
@@ -81,6 +89,7 @@ class WorkflowPlan:
     free_bytes: int = 0
     memory: JsonObject | None = None
     summary: str = ""
+    choice: EngineChoice | None = None
 
     @property
     def can_run(self) -> bool:
@@ -88,12 +97,23 @@ class WorkflowPlan:
         is_complete = all(item.entry is not None and item.entry.place in self.fetched for item in self.needs.missing)
         return is_complete and not (self.missing_nodes or self.problems or self.limits or self.inputs)
 
+    def needs_elsewhere(self) -> EngineChoice | None:
+        """Return the choice of another engine for what this plan shows that ours lacks; None for other reasons."""
+        found = () if self.memory is None else self.memory.get("refused")
+        refused = [str(item["model"]) for item in found] if isinstance(found, list) else []
+        if self.missing_nodes:
+            return choice_for_classes([item.class_type for item in self.missing_nodes])
+        if may_be_run_elsewhere(self.problems):
+            return choice_for(self.problems)
+        return choice_for_files(refused) if refused and not self.problems else None
+
     def as_json(self) -> dict[str, object]:
         files = self.needs.to_fetch()
         sizes = [item.entry.size_bytes for item in files.values() if item.entry is not None]
         num_bytes = sum(size or 0 for size in sizes)
         return {
             "can_run": self.can_run,
+            "engine": None if self.choice is None else {"name": self.choice.name, "reason": self.choice.reason},
             "missing_nodes": [item.as_json() for item in self.missing_nodes],
             "inputs": [item.as_json() for item in self.inputs],
             "summary": self.summary,

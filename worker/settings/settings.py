@@ -23,6 +23,7 @@ from darkroom.worker.settings.access import AccessSettings, AuthConfig
 from darkroom.worker.settings.broker import BrokerConfig
 from darkroom.worker.settings.database import DatabaseConfig
 from darkroom.worker.settings.engines import EngineLaunch, EngineSettings, SandboxConfig, SupervisionConfig
+from darkroom.worker.settings.fallback import FallbackSettings
 from darkroom.worker.settings.gateway import GatewayConfig
 from darkroom.worker.settings.jobs import (
     CallerLimits,
@@ -103,6 +104,8 @@ class Settings(BaseSettings):
     """Sandbox"""
     supervision: SupervisionConfig = SupervisionConfig()
     """Supervision of engines"""
+    fallback: FallbackSettings = FallbackSettings()
+    """Fallback engine"""
     queue: QueueLimits = QueueLimits()
     """Queue"""
     pipeline: PipelineSettings = PipelineSettings()

@@ -133,6 +133,8 @@ class JobRequest:
     deadline_ms: int | None = None  # epoch milliseconds by which the job is to have ended
     deadline_turn_ms: int | None = None  # its turn where the usual one would be too late for that
     is_split: bool = False  # its prompt may run on several engines at once
+    engine: str = ""  # the engine that runs it; empty: one of ours
+    engine_reason: str = ""  # why not one of ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,8 @@ class Job:
     @property
     def prompt_id(self) -> str:
         again = f".{self.num_preempted}" if self.num_preempted else ""
-        return f"{self.id}-{self.attempt}{again}"
+        there = f".{self.request.engine}" if self.request.engine else ""
+        return f"{self.id}-{self.attempt}{again}{there}"
 
     @property
     def order(self) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from darkroom.worker.api.replies.problems import MissingInputEntry, MissingModelEntry, MissingNodeEntry, ProblemEntry
 from darkroom.worker.api.replies.reply import Reply
+from darkroom.worker.api.replies.results import EngineUsed
 
 
 class FetchPlan(Reply):
@@ -82,6 +83,7 @@ class Plan(Reply):
     """Needs of a workflow on this worker. `can_run`: a job with it would be accepted now."""
 
     can_run: bool
+    engine: EngineUsed | None = Field(default=None, description="The fallback, where only that can run it.")
     missing_nodes: list[MissingNodeEntry]
     inputs: list[MissingInputEntry] = Field(description="Files that are still to be sent with the job.")
     summary: str = Field(description="The missing model files and the command that fetches them; empty without any.")

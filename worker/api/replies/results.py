@@ -78,6 +78,13 @@ class SplitUsed(Reply):
     reason: str | None = None
 
 
+class EngineUsed(Reply):
+    """The engine that a request was given to, and the reason why it is not one of ours."""
+
+    name: str
+    reason: str
+
+
 class TuningUsed(Reply):
     """Strategies that drew the images for a quality.
 
@@ -109,6 +116,7 @@ class Result(Reply):
     timings: Timings = Field(default_factory=Timings)
     tuning: TuningUsed | None = Field(default=None, description="Only of an engine of ours.")
     split: SplitUsed | None = Field(default=None, description="Only of a request that may be split.")
+    engine: EngineUsed | None = Field(default=None, description="Only of a request that the fallback runs.")
     metadata: dict[str, Any] = Field(default_factory=dict, description="The caller's, as the request had it.")
     warnings: list[WarningEntry] = Field(default_factory=list)
     parameters: Parameters | None = Field(default=None, description="Only of a request that chose values.")

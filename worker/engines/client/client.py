@@ -18,6 +18,7 @@ from darkroom.worker.engines.client.prompt_runner import PromptRunner
 from darkroom.worker.engines.client.runs import Runs
 from darkroom.worker.engines.client.socket import EngineSocket
 from darkroom.worker.engines.family_lookup import FamilyLookup
+from darkroom.worker.engines.heartbeat import Heartbeat
 from darkroom.worker.engines.hidden_folders import prefixes_of
 from darkroom.worker.engines.loss import Loss, LossReason
 from darkroom.worker.engines.stopping import StopRequests
@@ -51,12 +52,18 @@ class EngineClient:
         self.has_check = has_check
         self.calls = EngineCalls(self.address)
         self.presence = EnginePresence(
-            self.address, self.calls, is_supervised=is_supervised, heartbeat_seconds=heartbeat_seconds
+            self.address,
+            self.calls,
+            is_supervised=is_supervised,
+            heartbeat_seconds=heartbeat_seconds,
+            has_route=has_check,
         )
         self.facts = EngineFacts(self.calls, self.presence)
         self.files = EngineFiles(self.calls)
         self.prompts = PromptCalls(
-            self.calls, () if folders is None else prefixes_of((folders.input, folders.output, folders.temp))
+            self.calls,
+            () if folders is None else prefixes_of((folders.input, folders.output, folders.temp)),
+            takes_any_id=has_check,
         )
         self._check = PromptCheck(
             self.calls,
@@ -107,6 +114,11 @@ class EngineClient:
     def families(self) -> FamilyLookup:
         """Families of the engine, asked for now."""
         return self.facts.families
+
+    async def heartbeat(self) -> Heartbeat:
+        """Return the engine's heartbeat; its progress is what it has reported to us. Raises EngineUnreachable."""
+        found = await self.presence.heartbeat()
+        return found if self.has_check else self.runs.heartbeat()
 
     async def object_info(self) -> Mapping[str, Any]:
         """Return the engine's node classes, read once. Raises EngineUnreachable."""

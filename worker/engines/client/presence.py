@@ -22,13 +22,21 @@ Answer = TypeVar("Answer")
 class EnginePresence:
     """Connection for an engine's heartbeats, and what they and others say about it.
 
-    `is_supervised`: a supervisor reports the end of its process, so that silence alone means nothing.
+    `is_supervised`: a supervisor reports the end of its process, so that silence alone means nothing. `has_route`: the
+    engine has our route for heartbeats; another one shows by any answer that it lives.
     """
 
     def __init__(
-        self, address: EngineAddress, calls: EngineCalls, *, is_supervised: bool, heartbeat_seconds: float
+        self,
+        address: EngineAddress,
+        calls: EngineCalls,
+        *,
+        is_supervised: bool,
+        heartbeat_seconds: float,
+        has_route: bool = True,
     ) -> None:
         self.is_supervised = is_supervised
+        self._has_route = has_route
         self._calls = calls
         self._pulse = EngineHttp(address, timeout_seconds=heartbeat_seconds)
         self._is_away = False  # does not answer at present
@@ -50,11 +58,18 @@ class EnginePresence:
         self._is_away = is_away
 
     async def heartbeat(self) -> Heartbeat:
-        """Return the heartbeat of an engine of ours. Raises EngineUnreachable, also when the reply takes long."""
+        """Return the heartbeat of an engine. Raises EngineUnreachable, also when the reply takes long.
+
+        That of an engine without our route says nothing about its prompts.
+        """
+        route = "/api/v1/heartbeat" if self._has_route else "/system_stats"
         with self._calls.judging("heartbeat"):
-            reply = await self._pulse.request("GET", "/api/v1/heartbeat", max_bytes=SMALL_ANSWER_BYTES)
+            reply = await self._pulse.request("GET", route, max_bytes=SMALL_ANSWER_BYTES)
             if reply.status != 200:
                 raise EngineUnreachable(f"The engine answered {reply.status} to its heartbeat")
+            if not self._has_route:
+                self._is_silent = False
+                return Heartbeat()
             answer = await reply.json_object()
             with reading(reply.route):
                 heartbeat = Heartbeat.of(answer)

@@ -9,6 +9,7 @@ import structlog
 
 from darkroom.worker.engines.client.lost import EngineLost
 from darkroom.worker.engines.client.run import Run, at_nodes, sent
+from darkroom.worker.engines.heartbeat import Heartbeat
 from darkroom.worker.engines.loss import Loss, LossReason
 from darkroom.worker.engines.preview_frames import PreviewFrame
 from darkroom.worker.engines.stopping import StopRequests
@@ -73,6 +74,15 @@ class Runs:
         if run.started_at is not None:
             return run.started_at
         return silent_since if self.is_next(run) else None
+
+    def heartbeat(self) -> Heartbeat:
+        """Return the progress of the first prompt that runs, by its reports. For an engine that does not tell it."""
+        first = next((run for run in at_nodes(self._runs.values()) if run.started_at is not None), None)
+        if first is None or first.started_at is None:
+            return Heartbeat(num_waiting=len(self._runs))
+        last = max(first.started_at, first.reported_at or 0.0)
+        quiet_seconds = asyncio.get_running_loop().time() - last
+        return Heartbeat(running=first.prompt_id, quiet_seconds=quiet_seconds, num_waiting=len(self._runs) - 1)
 
     # what the socket reports
 

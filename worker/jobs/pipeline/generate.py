@@ -13,6 +13,9 @@ import structlog
 
 from darkroom.worker.engines.client.client import EngineClient
 from darkroom.worker.engines.client.lost import EngineLost, PromptRecalled
+from darkroom.worker.engines.fallback.checks import FallbackChecks
+from darkroom.worker.engines.fallback.choice import choice_for_failure
+from darkroom.worker.engines.fallback.fallback_engine import FallbackEngine
 from darkroom.worker.engines.loss import Loss, LossReason, error_of_loss
 from darkroom.worker.engines.outcome import RunOutcome
 from darkroom.worker.errors import EngineUnreachable, JobCancelled, OutOfMemory, RequestRejected, WorkerError
@@ -39,8 +42,15 @@ class GenerateStage:
     """Attempts of jobs, and what each loss of an engine costs them."""
 
     def __init__(
-        self, store: JobStore, fetch: FetchStage, run: RunStage, deliver: DeliverStage, changes: JobChanges
+        self,
+        store: JobStore,
+        fetch: FetchStage,
+        run: RunStage,
+        deliver: DeliverStage,
+        changes: JobChanges,
+        fallback: FallbackEngine | None = None,
     ) -> None:
+        self._fallback = fallback
         self._store = store
         self._fetch = fetch
         self._run = run
@@ -52,6 +62,8 @@ class GenerateStage:
         if job.is_recovered:
             await restore_losses(self._store.facts, job)
         outcome, engine = await self._outcome_of(job)
+        if outcome.error is not None and await self._goes_elsewhere(job, outcome.error):
+            outcome, engine = await self._outcome_of(job)
         if outcome.warnings:  # once each, also where a job ran twice
             known = [warning for warning in outcome.warnings if warning not in job.request.warnings]
             job.request = replace(job.request, warnings=(*job.request.warnings, *known))
@@ -62,6 +74,26 @@ class GenerateStage:
         if outcome.was_interrupted:
             raise JobCancelled("Another client of the engine interrupted this job")
         await self._deliver.collect(job, outcome, engine)
+
+    async def _goes_elsewhere(self, job: Job, error: WorkerError) -> bool:
+        """Give a job that failed on our engine to the fallback, if it is to take such jobs and has their nodes."""
+        fallback = self._fallback
+        choice = choice_for_failure(error)
+        if fallback is None or not fallback.takes_failures or job.request.engine or choice is None:
+            return False
+        try:
+            await FallbackChecks(fallback).check(await self._fetch.fetch(job))
+        except WorkerError as refused:
+            log.info("failed job refused by the fallback", request_id=job.id, reason=refused.message)
+            return False
+        fallback.uses.add(choice)
+        log.warning("failed job given to the fallback", request_id=job.id, reason=choice.reason)
+        job.request = replace(job.request, engine=choice.name, engine_reason=choice.reason)
+        job.is_at_engine = job.needs_less_memory = False
+        job.progress.begin_again()
+        job.note(QUEUED_WORDS, job.waiting_stage)
+        self._changes.changed(job)
+        return True
 
     async def _outcome_of(self, job: Job) -> tuple[RunOutcome, EngineClient]:
         may_be_there, num_losses = job.is_recovered, 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from darkroom.worker.engines.fallback.fallback_engine import FallbackEngine
 from darkroom.worker.jobs.checkpoints import JobCheckpoints
 from darkroom.worker.jobs.job_models import JobModels
 from darkroom.worker.jobs.protocols import JobInputs, JobOutputs
@@ -32,12 +33,16 @@ class PipelineLimits:
 
 @dataclass(frozen=True, slots=True)
 class PipelineParts:
-    """Services of a job's stages besides the engines. None: the worker downloads no models, or keeps no checkpoints."""
+    """Services of a job's stages besides our engines.
+
+    None: the worker downloads no models, keeps no checkpoints, or has no fallback.
+    """
 
     inputs: JobInputs
     outputs: JobOutputs
     models: JobModels | None = None
     checkpoints: JobCheckpoints | None = None
+    fallback: FallbackEngine | None = None
 
     def release(self, job_id: str) -> None:
         """Release the files and models of a job that has ended."""

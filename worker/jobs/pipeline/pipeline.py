@@ -68,7 +68,7 @@ class Pipeline:
         self._deliver = DeliverStage(store, parts.outputs, changes)
         fetch = FetchStage(store, pool, parts, limits, changes)
         run = RunStage(store, pool, parts, limits, changes)
-        self._generate = GenerateStage(store, fetch, run, self._deliver, changes)
+        self._generate = GenerateStage(store, fetch, run, self._deliver, changes, parts.fallback)
         self._ends = JobEnds(store, parts, changes, hooks.make_webhooks)
         self._tasks = JobTasks()
         self._deadlines = QueueDeadlines(self._expire)

@@ -19,6 +19,7 @@ from darkroom.worker.engines.socket_images import with_saved_images
 from darkroom.worker.errors import EngineAnswerInvalid, EngineUnreachable
 from darkroom.worker.jobs.fair_turns import FairTurns
 from darkroom.worker.jobs.pipeline.changes import JobChanges
+from darkroom.worker.jobs.pipeline.fetch import fallback_of
 from darkroom.worker.jobs.pipeline.parts import PipelineLimits, PipelineParts
 from darkroom.worker.jobs.preemption import Preemption
 from darkroom.worker.jobs.split_runs import RunPart, SplitRuns, num_engines_of
@@ -37,6 +38,7 @@ class RunStage:
         self._inputs = parts.inputs
         self._models = parts.models
         self._checkpoints = parts.checkpoints
+        self._fallback = parts.fallback
         self._changes = changes
         self._timeout_seconds = limits.job_timeout_seconds
         self._turns = FairTurns(limits.num_running_of_caller, store.turn_ms)
@@ -53,7 +55,8 @@ class RunStage:
 
         Raises EngineLost when an engine does not reply.
         """
-        for engine in self._pool.clients_up:
+        beside = None if self._fallback is None else self._fallback.client
+        for engine in [*self._pool.clients_up, *([] if beside is None else [beside])]:
             try:
                 if await engine.prompts.has_prompt(prompt_id):
                     return engine
@@ -62,11 +65,17 @@ class RunStage:
         return None
 
     async def run(self, job: Job, prompt: JsonObject, holder: EngineClient | None) -> tuple[RunOutcome, EngineClient]:
-        """Run a job at `holder`, which has its prompt already, or at the engine whose turn comes first."""
+        """Run a job at `holder`, which has its prompt already, or at the engine whose turn comes first.
+
+        A job for the fallback has an engine of ours for itself meanwhile, whose device the fallback uses.
+        """
+        is_elsewhere = bool(job.request.engine)
+        only, is_alone = None if is_elsewhere else holder, job.runs_alone or is_elsewhere
         async with (
             self._turns.turn(job, is_inside=holder is not None),  # which may change the order
             self._way_made(job) as has_slot,
-            self._pool.engine(job.order, only=holder, is_alone=job.runs_alone) as engine,
+            self._pool.engine(job.order, only=only, is_alone=is_alone) as own,
+            self._device_of(job, own) as engine,
         ):
             has_slot()
             job.is_recovered, job.is_at_engine = False, True
@@ -78,6 +87,23 @@ class RunStage:
             job.is_at_engine = False
             job.run_seconds = (time.monotonic() - max(began, job.began_at)) * num_engines_of(outcome)
             return outcome, engine
+
+    @contextlib.asynccontextmanager
+    async def _device_of(self, job: Job, own: EngineClient) -> AsyncIterator[EngineClient]:
+        """Hold the engine that runs a job, with room on the device of `own`, which is that engine or gives it way."""
+        fallback = self._fallback
+        if not job.request.engine:
+            if fallback is not None:
+                await fallback.make_room_for_own(own)
+            yield own
+            if fallback is not None:
+                await fallback.measure(own)
+            return
+        async with fallback_of(fallback) as engine:
+            assert fallback is not None
+            await fallback.make_room_for_fallback(engine, own)
+            yield engine
+            await fallback.measure(engine)
 
     async def _placed(self, job: Job, prompt: JsonObject, engine: EngineClient) -> JsonObject:
         """Return the prompt as one engine takes it, after sending it the files that it lacks. Raises EngineLost."""
@@ -112,7 +138,7 @@ class RunStage:
                     targets=part.targets,
                 )
 
-            run = self._split_runs.run(job, prompt, engine, run_part, is_there=is_there)
+            run = self._split_runs.run(job, prompt, engine, run_part, is_there=is_there or not engine.has_check)
             self._preemption.make_way_at(engine, job)
             run = run if downloads is None else downloads.beside(run)
             return await self._preemption.run(job, engine, run)

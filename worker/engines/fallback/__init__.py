@@ -1,0 +1,1 @@
+"""The fallback: a ComfyUI, started on demand, for workflows that our engine cannot run."""

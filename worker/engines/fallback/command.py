@@ -1,0 +1,74 @@
+"""Command that starts the fallback: its program, ComfyUI's flags for the worker's folders, its environment. Pure."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from darkroom.worker.engines.client.files import LocalFolders
+from darkroom.worker.engines.command import LOOPBACK, EngineCommand
+from darkroom.worker.engines.fallback.target import FallbackTarget
+
+BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
+NAME = "fallback"
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackLaunch:
+    """Configuration of the fallback: what it is, its flags, and the folders that it shares with our engine.
+
+    `private_directory` is the front's own; the fallback's list of folders and of nodes lie there.
+    """
+
+    target: FallbackTarget
+    arguments: tuple[str, ...]
+    folders: LocalFolders
+    private_directory: Path
+    environment: Mapping[str, str]
+    idle_seconds: float
+    is_cpu: bool = False
+    has_metadata: bool = True
+    takes_failures: bool = False
+
+    @property
+    def paths_file(self) -> Path:
+        """File with the folders of models."""
+        return self.private_directory / "fallback_model_paths.yaml"
+
+    @property
+    def nodes_file(self) -> Path:
+        """File with the node classes that the fallback listed last."""
+        return self.private_directory / "fallback_nodes.json"
+
+
+def fallback_command(launch: FallbackLaunch, gpu: str | None = None) -> EngineCommand:
+    """Return the command for a fallback that is started here; it sees only `gpu` if that is given."""
+    target = launch.target
+    if target.script is None:
+        program: Sequence[str] = (sys.executable, str(BOOTSTRAP), "--", *target.program)
+    else:
+        program = (*target.program, str(BOOTSTRAP), str(target.script))
+    return EngineCommand(
+        program=program,
+        arguments=(*fallback_flags(launch), *launch.arguments),
+        environment={**launch.environment, **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})},
+        directory=target.directory or launch.private_directory,
+        listen=LOOPBACK,
+        name=NAME,
+        folders=launch.folders,
+    )
+
+
+def fallback_flags(launch: FallbackLaunch) -> list[str]:
+    """Return ComfyUI's flags for the worker's folders. The temporary folder is the fallback's own, which it empties."""
+    folders = launch.folders
+    flags = [
+        *("--extra-model-paths-config", str(launch.paths_file)),
+        *("--input-directory", str(folders.input), "--output-directory", str(folders.output)),
+        *("--temp-directory", str(folders.temp.parent)),  # ComfyUI adds `temp`
+        "--disable-auto-launch",
+    ]
+    flags += [] if launch.has_metadata else ["--disable-metadata"]
+    return [*flags, "--cpu"] if launch.is_cpu and "--cpu" not in launch.arguments else flags
