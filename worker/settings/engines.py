@@ -31,7 +31,7 @@ def _check_patterns(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
-def split_shell_words(value: object) -> object:
+def _split_shell_words(value: object) -> object:
     return tuple(shlex.split(value)) if isinstance(value, str) else value
 
 
@@ -41,7 +41,7 @@ class EngineSettings(Section):
     urls: Annotated[Addresses, env("ENGINE_URL", "COMFYUI_BACKENDS", "COMFYUI_API_BASE")] = ()
     """One ComfyUI server or a comma list of them, instead of an engine of our own."""
 
-    arguments: Annotated[tuple[str, ...], BeforeValidator(split_shell_words), env("ENGINE_ARGS")] = ()
+    arguments: Annotated[tuple[str, ...], BeforeValidator(_split_shell_words), env("ENGINE_ARGS")] = ()
     """Flags for our engine, as in a shell. With `--port` or `--listen` it listens on a port, with a token, instead of a
     Unix socket ([engines](engines.md#address))."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -28,19 +28,23 @@ class BenchmarkConfig(Section):
     family's. A limit that is None does not apply.
     """
 
+    whole: ClassVar[str] = "BENCHMARK_TEST"
+    """What to measure, `NAME=NUMBER` by commas: `BENCHMARK_TEST=width=768,height=768,steps=20`. Each has a variable of
+    its own, too, which wins."""
+
     mode: Annotated[Literal["auto", "off"], LOWER, env("BENCHMARK")] = "auto"
     """`auto` or `off`: the start-up benchmark."""
 
     family: Annotated[str, env("BENCHMARK_FAMILY")] = ""
     """Family of models to measure, by its name in [models](models.md). Empty: the engine's default one."""
 
-    width_px: Annotated[SidePixels | None, env("BENCHMARK_TEST_WIDTH")] = None
+    width_px: Annotated[SidePixels | None, env("BENCHMARK_TEST_WIDTH", key="width")] = None
     """Width in pixels. Empty: the family's default, 512 for the default family."""
 
-    height_px: Annotated[SidePixels | None, env("BENCHMARK_TEST_HEIGHT")] = None
+    height_px: Annotated[SidePixels | None, env("BENCHMARK_TEST_HEIGHT", key="height")] = None
     """Height in pixels. Empty: the family's default, 512 for the default family."""
 
-    num_steps: Annotated[int | None, Field(ge=1, le=10000), env("BENCHMARK_TEST_STEPS")] = None
+    num_steps: Annotated[int | None, Field(ge=1, le=10000), env("BENCHMARK_TEST_STEPS", key="steps")] = None
     """Sampling steps. Empty: the family's default, 20 for the default family."""
 
     workflow: Annotated[Path | None, env("BENCHMARK_WORKFLOW", "BENCHMARK_JSON_PATH")] = None

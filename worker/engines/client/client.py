@@ -63,7 +63,6 @@ class EngineClient:
         self.prompts = PromptCalls(
             self.calls,
             () if folders is None else prefixes_of((folders.input, folders.output, folders.temp)),
-            takes_any_id=has_check,
         )
         self._check = PromptCheck(
             self.calls,
