@@ -20,6 +20,9 @@ ARRIVING_KEY: Final = "arriving_files"
 CHECKPOINT_KEY: Final = "checkpoint"
 """Key of a prompt's `extra_data`: the folder of its checkpoints."""
 
+PARTNER_KEYS: Final = ("auth_token_comfy_org", "api_key_comfy_org")
+"""Keys of a prompt's `extra_data`, as ComfyUI has them: secrets for the services of its partner nodes."""
+
 KEY_FORM: Final = "16 to 64 lower-case hexadecimal digits"
 """Form of the folder's name, in words."""
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 from PIL import Image
 
+from darkroom.contract.wire import PARTNER_KEYS
 from darkroom.engine.log_context import log_context
 from darkroom.engine.server import messages
-from darkroom.engine.server.queue import SECRET_EXTRA_DATA, Continuation, PromptQueue, QueuedPrompt
+from darkroom.engine.server.queue import Continuation, PromptQueue, QueuedPrompt
 from darkroom.engine.server.runner import PromptRunner
 from darkroom.engine.server.websocket import Clients
 from darkroom.engine.settings import EngineSettings
@@ -111,7 +112,7 @@ class PackRoutes:
             before = (0, frozenset()) if of.continued is None else (of.continued.part, of.continued.changed)
             changed = {node_id for node_id, node in prompt.items() if node != of.prompt.get(node_id)}
             link = Continuation(of.prompt_id, before[0] + 1, before[1] | changed)
-            secrets = {name: of.extra_data[name] for name in SECRET_EXTRA_DATA if name in of.extra_data}
+            secrets = {name: of.extra_data[name] for name in PARTNER_KEYS if name in of.extra_data}
             extra_data = {**secrets, **extra_data}
         item = QueuedPrompt(number, prompt_id, prompt, extra_data, tuple(outputs), link)
         self.loop.call_soon_threadsafe(self._runner.accept, item)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-SECRET_EXTRA_DATA = ("auth_token_comfy_org", "api_key_comfy_org")
+from darkroom.contract.wire import PARTNER_KEYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class QueuedPrompt:
 
     def as_json(self) -> list[Any]:
         """Return ComfyUI's five-element form for `/queue` and `/history`, without credentials of `extra_data`."""
-        shown = {key: value for key, value in self.extra_data.items() if key not in SECRET_EXTRA_DATA}
+        shown = {key: value for key, value in self.extra_data.items() if key not in PARTNER_KEYS}
         return [self.number, self.prompt_id, self.prompt, shown, list(self.outputs)]
 
 

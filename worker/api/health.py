@@ -15,7 +15,7 @@ from darkroom.worker.api.results import check_operator, services_of
 from darkroom.worker.api.services import EngineServices, FileServices, Services
 from darkroom.worker.doctor.check import Check, failed, warning
 from darkroom.worker.engines.choices import choices_in
-from darkroom.worker.engines.health import engine_as_json, find_worker_problems
+from darkroom.worker.engines.health import engine_as_json, fallback_as_json, find_worker_problems
 from darkroom.worker.engines.watch import EngineState
 from darkroom.worker.errors import EngineUnreachable
 from darkroom.worker.models.demo_model import suited_example
@@ -139,6 +139,8 @@ async def health(request: Request) -> JSONResponse:
         body["database"] = database
     if (manifest := services.files.manifest_state.report()) is not None:
         body["manifest"] = manifest
+    if services.engines.fallback is not None:
+        body["fallback"] = fallback_as_json(services.engines.fallback.report(), services.engines.fallback.num_starts)
     if problems:
         body["problems"] = problems
     return JSONResponse(body, status_code=503 if problems else 200)

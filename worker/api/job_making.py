@@ -31,9 +31,9 @@ from darkroom.worker.engines.fallback.choice import (
     EngineChoice,
     better_refusal,
     choice_for,
-    choice_for_files,
     may_be_run_elsewhere,
 )
+from darkroom.worker.engines.fallback.family_choice import choice_of_families
 from darkroom.worker.errors import EngineAnswerInvalid, EngineUnreachable, NotReady, Problem, RequestRejected, shortened
 from darkroom.worker.guard.url_secrets import without_url_secrets
 from darkroom.worker.jobs.deadline_turns import Place
@@ -104,6 +104,8 @@ async def make_job(services: Services, parsed: ParsedRequest, name: JobName, dig
     parsed = await _with_stored_workflow(services.files, parsed)
     async with with_assets(services, parsed, name.owner) as parsed:
         made = await _checked_prompt(services, parsed, name, credentials)
+    if made.choice is not None:
+        credentials = replace(credentials, partner_keys=_partner_keys(parsed.input))
     now_ms = int(time.time() * 1000)
     turn_ms = _check_estimates(services, parsed, made.price.cost, now_ms)
     request = _job_request(services.deliveries, parsed, webhook, name.counted_as, made, notes)
@@ -237,9 +239,14 @@ def _draws(parsed: ParsedRequest, name: JobName) -> Callable[[], int]:
 
 def _extra_data(given: GenerateInput) -> dict[str, Any]:
     """Return the extra data of a request; a page's workflow is in it, as the page itself sends it."""
-    if given.extra_data:
+    if given.extra_data and given.extra_data.extra_pnginfo:
         return {"extra_pnginfo": given.extra_data.extra_pnginfo}
     return {"extra_pnginfo": {"workflow": given.workflow_json}} if is_page_format(given.workflow_json) else {}
+
+
+def _partner_keys(given: GenerateInput) -> dict[str, str]:
+    """Return the keys of a request for partner nodes, by their names."""
+    return given.extra_data.partner_keys() if given.extra_data else {}
 
 
 async def _checked_prompt(
@@ -271,23 +278,12 @@ async def _checked_by_fallback(
     fallback = services.engines.fallback
     assert fallback is not None
     engine = services.engines.pool.any_client
+    checks = FallbackChecks(fallback, _partner_keys(parsed.input))
     try:
-        made = await _prompt_checked_by(engine, services, parsed, name, credentials, checks=FallbackChecks(fallback))
+        made = await _prompt_checked_by(engine, services, parsed, name, credentials, checks=checks)
     except RequestRejected as theirs:
         raise (theirs if better_refusal(ours.problems, theirs.problems) is theirs.problems else ours) from None
     return made, choice_for(ours.problems)
-
-
-async def choice_of_families(engine: EngineClient, prompt: JsonObject) -> EngineChoice | None:
-    """Return the choice of the fallback for a prompt with a network of no family of our engine; None for others.
-
-    Raises EngineUnreachable.
-    """
-    info = await engine.known_object_info()
-    files = await off_loop(needs_thread(prompt), lambda: PromptGraph(prompt, info).model_files)
-    await engine.facts.known_families_of(files)
-    names = [] if engine.is_away else [file.name for file in engine.facts.families.refused(files)]
-    return choice_for_files(names) if names else None
 
 
 async def _checked_by_ours(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from darkroom.contract.wire import PARTNER_KEYS
 from darkroom.worker.errors import Problem, RequestRejected
 from darkroom.worker.guard.json_body import parse_text
 from darkroom.worker.guard.json_scan import FoundJson
@@ -43,6 +44,12 @@ def open_request(payload: JsonObject, found_json: FoundJson) -> dict[str, Any]:
     outer, given = _given(payload, _reader_of(found_json), MAX_WRAPPINGS)
     given = {name: value for name, value in given.items() if value is not None}
     return {**outer, "input": _opened(given, found_json)}
+
+
+def partner_keys_in(extra_data: object) -> dict[str, object]:
+    """Return the keys for partner nodes in a body's `extra_data`, under their names."""
+    given = object_at(extra_data)
+    return {name: given[name] for name in PARTNER_KEYS if given.get(name) is not None}
 
 
 def is_plain(payload: JsonObject) -> bool:

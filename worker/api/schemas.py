@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from darkroom.contract.quality import QualityName
+from darkroom.contract.wire import PARTNER_KEYS
 from darkroom.worker.errors import Problem, RequestRejected
 from darkroom.worker.guard.json_scan import FoundJson
 from darkroom.worker.inputs.download_headers import MAX_PREFIXES, find_prefix_problem
@@ -31,8 +32,12 @@ MAX_ELEMENTS = 20_000  # of a field: each invalid element would be a problem of 
 FREE_FIELDS = frozenset({"workflow_json", "extra_data"})  # their content is not validated here
 MAX_FIELD_LENGTH = 200
 MAX_METADATA_BYTES = 8192
+MAX_KEY_LENGTH = 8192  # of a partner's key: tokens are signed and hold claims
 MAX_EXPIRES_SECONDS = 30 * 86400.0
 OWN_DOWNLOAD_HEADERS = OWN_HEADERS | {"accept-encoding", "range", "if-none-match", "if-modified-since"}
+
+
+PartnerKey = Annotated[SecretStr, Field(max_length=MAX_KEY_LENGTH)]
 
 
 class ExtraData(RequestModel):
@@ -41,6 +46,15 @@ class ExtraData(RequestModel):
     model_config = ConfigDict(extra="ignore")
 
     extra_pnginfo: dict[str, Any] = Field(default_factory=dict)
+    api_key_comfy_org: PartnerKey = Field(
+        default=SecretStr(""), description="Key of comfy.org for partner nodes, which the fallback engine runs."
+    )
+    auth_token_comfy_org: PartnerKey = Field(default=SecretStr(""), description="Token of comfy.org, as the page has.")
+
+    def partner_keys(self) -> dict[str, str]:
+        """Return the keys for partner nodes by their names; empty without any."""
+        given = {name: getattr(self, name).get_secret_value() for name in PARTNER_KEYS}
+        return {name: value for name, value in given.items() if value}
 
 
 class OutputInput(RequestModel):

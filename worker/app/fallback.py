@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
-from darkroom.worker.engines.client.client import EngineClient
 from darkroom.worker.engines.client.files import LocalFolders
 from darkroom.worker.engines.command import input_folder_of
 from darkroom.worker.engines.fallback.command import FallbackLaunch
 from darkroom.worker.engines.fallback.fallback_engine import FallbackEngine
 from darkroom.worker.engines.fallback.target import read_target
 from darkroom.worker.engines.fleet import EngineFleet
+from darkroom.worker.engines.watch import WatchedEngine
 from darkroom.worker.observe.memory import MachineMemory
 from darkroom.worker.settings.environment import child_environment
+from darkroom.worker.settings.loopback import is_loopback
 from darkroom.worker.settings.settings import Settings
 
 
@@ -20,32 +22,41 @@ def build_fallback(settings: Settings, fleet: EngineFleet, memory: MachineMemory
     """Return the fallback of FALLBACK_ENGINE, None without one. Raises SettingsInvalid."""
     if not settings.fallback.engine:
         return None
-    processes = {engine.client: engine.process for engine in fleet.engines}
-
-    def bytes_of(client: EngineClient) -> int | None:
-        process = processes.get(client)
-        return None if process is None or process.pid is None else memory.process_bytes(process.pid)
+    launch = fallback_launch(settings, fleet)
 
     async def find_folders() -> Mapping[str, list[str]]:
-        return await fleet.pool.any_client.calls.model_folders()
+        return await (await fleet.pool.any_up()).calls.model_folders()
 
-    return FallbackEngine(fallback_launch(settings, fleet), settings.supervision, find_folders, bytes_of, memory)
+    neighbour = _on_this_machine(fleet) if launch.target.is_on_this_machine else None
+    fallback = FallbackEngine(launch, settings.supervision, find_folders, memory, neighbour)
+    fleet.count_beside(lambda: fallback.watched, fallback.stop_if_idle)
+    return fallback
 
 
 def fallback_launch(settings: Settings, fleet: EngineFleet) -> FallbackLaunch:
-    """Return how the fallback is started: in the folders of our engine, with temporary files of its own."""
+    """Return how the fallback is started: in the folders of our engine, with temporary files of its own.
+
+    It uses the device of the first engine.
+    """
     launch = settings.engine_launch()
-    shared = next((engine.client.folders for engine in fleet.engines if engine.client.folders is not None), None)
+    first = fleet.engines[0]
     base = launch.base_directory
-    output = base / "output" if shared is None else shared.output
+    output = base / "output" if first.client.folders is None else first.client.folders.output
     return FallbackLaunch(
         target=read_target(settings.fallback.engine),
-        arguments=settings.fallback.arguments,
         folders=LocalFolders(input_folder_of(launch), output, base / "temp" / "fallback" / "temp"),
         private_directory=(settings.folders.state_path / "engine").absolute(),
         environment=child_environment(launch.environment_names),
         idle_seconds=settings.fallback.idle_seconds,
+        gpu=None if first.process is None else first.process.gpu,
         is_cpu=launch.is_cpu or "--cpu" in launch.arguments,
         has_metadata=launch.metadata != "none",
         takes_failures=settings.fallback.takes_failures,
     )
+
+
+def _on_this_machine(fleet: EngineFleet) -> WatchedEngine | None:
+    """Return the first engine; None where it computes on another machine."""
+    first = fleet.engines[0]
+    host = urlsplit(first.client.address.http_url).hostname
+    return first if first.process is not None or host == "localhost" or is_loopback(host) else None

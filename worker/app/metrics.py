@@ -42,7 +42,8 @@ def build_metrics(
     memory: MachineMemory,
 ) -> MetricsArea:
     """Build the metrics of every area."""
-    engines, gpus, http = EngineMetrics(fleet.reports), GpuMetrics(), HttpMetrics()
+    engines = EngineMetrics(fleet.reports, lambda: None if fallback is None else fallback.report())
+    gpus, http = GpuMetrics(), HttpMetrics()
     folders = {
         "state": settings.folders.state_path,
         "base": settings.engine_launch().base_directory,

@@ -89,6 +89,16 @@ class EngineFleet:
         )
         for engine in self.engines:
             self.pool.set_up(engine.client, False)
+        self._find_beside: Callable[[], WatchedEngine | None] = lambda: None
+        self._end_beside: Callable[[], Awaitable[bool]] | None = None
+
+    def count_beside(self, find: Callable[[], WatchedEngine | None], end_idle: Callable[[], Awaitable[bool]]) -> None:
+        """Count the memory of a further engine of this machine with that of these, once `find` returns it.
+
+        `end_idle` ends it if it has no prompt, and returns True if that ended something; it is tried before any engine
+        is replaced for its memory.
+        """
+        self._find_beside, self._end_beside = find, end_idle
 
     async def start(self) -> None:
         """Start the engines and wait until one of them answers. The others come up later.
@@ -261,10 +271,17 @@ class EngineFleet:
         while True:
             await asyncio.sleep(MEMORY_LOOK_SECONDS)
             name = self._too_large()
-            for engine in self.engines:
+            if name is not None and self._end_beside is not None and await self._end_beside():
+                continue
+            for engine in self._with_memory():
                 if engine.client.url == name:
                     log.info("engine over memory limit", url=name)
                     await engine.recycle(self._is_over_limit)
+
+    def _with_memory(self) -> list[WatchedEngine]:
+        """Return the engines whose memory counts, the one beside these among them."""
+        beside = self._find_beside()
+        return [*self.engines, *([] if beside is None else [beside])]
 
     def _too_large(self) -> str | None:
         now = time.monotonic()
@@ -276,13 +293,13 @@ class EngineFleet:
                 age_seconds=now - max(engine.process.answering_since, engine.freed_at),
                 num_recycled=engine.num_recycled + engine.num_freed,
             )
-            for engine in self.engines
-            if engine.process is not None and engine.process.is_answering and not self.pool.is_held(engine.client)
+            for engine in self._with_memory()
+            if engine.process is not None and engine.process.is_answering and not engine.is_held
         ]
         return engine_to_recycle(uses, self._front_bytes(), self._limit_bytes(), is_below_floor=self._is_below_floor())
 
     def _is_over_limit(self) -> bool:
-        engines_bytes = sum(self._bytes_of(engine) or 0 for engine in self.engines)
+        engines_bytes = sum(self._bytes_of(engine) or 0 for engine in self._with_memory())
         total = self._front_bytes() + engines_bytes
         return is_over_limit(total, self._limit_bytes(), is_below_floor=self._is_below_floor())
 

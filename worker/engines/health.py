@@ -56,6 +56,15 @@ def find_worker_problems(
     return problems
 
 
+def fallback_as_json(engine: EngineReport | None, num_starts: int) -> dict[str, object]:
+    """Return the state of the fallback; None: it is not started."""
+    return {
+        "state": "idle" if engine is None else engine.state.value,
+        "starts": num_starts,
+        "engine": None if engine is None else engine_as_json(engine),
+    }
+
+
 def engine_as_json(engine: EngineReport) -> dict[str, object]:
     loss = engine.last_loss
     return {

@@ -22,14 +22,20 @@ OF_ENGINES = re.compile(r"darkroom_(engine_info$|memory_|model_|run|nodes|sampli
 """Names of what engines report themselves. Custom nodes run in an engine: it adds nothing under other names."""
 
 OF_THE_FRONT = frozenset({"darkroom_memory_available_bytes", "darkroom_memory_total_bytes"})
+FALLBACK = "fallback"
+"""Label of the fallback engine, while it is started."""
+
 MAX_TEXT_LENGTH = 500_000
 
 
 class EngineMetrics(Collector):
-    """Metrics of every engine. Those that an engine reports itself are set by `show`."""
+    """Metrics of every engine, the fallback among them. Those that an engine reports itself are set by `show`."""
 
-    def __init__(self, reports: Callable[[], Sequence[EngineReport]]) -> None:
+    def __init__(
+        self, reports: Callable[[], Sequence[EngineReport]], fallback: Callable[[], EngineReport | None] = lambda: None
+    ) -> None:
         self._reports = reports
+        self._fallback = fallback
         self._reported: dict[int, list[Metric]] = {}
 
     def describe(self) -> Iterable[Metric]:
@@ -60,8 +66,9 @@ class EngineMetrics(Collector):
         restarts = CounterMetricFamily(
             "darkroom_engine_restarts", "Engines replaced, by reason", labels=["engine", "reason"]
         )
-        for index, engine in enumerate(self._reports()):
-            name = str(index)
+        fallback = self._fallback()
+        named = [(str(index), engine) for index, engine in enumerate(self._reports())]
+        for name, engine in [*named, *([] if fallback is None else [(FALLBACK, fallback)])]:
             up.add_metric([name], 1 if engine.state in UP else 0)
             address.add_metric([name, engine.url], 1)
             prompts.add_metric([name], engine.num_prompts)

@@ -13,7 +13,7 @@ from typing import Any
 
 from darkroom.contract.graph.explain import SUMMARY_TYPE
 from darkroom.contract.graph.object_info import read_input
-from darkroom.contract.wire import CONTINUED_BY
+from darkroom.contract.wire import CONTINUED_BY, PARTNER_KEYS
 from darkroom.worker.engines.hidden_folders import without_folders
 from darkroom.worker.errors import DeviceLost, NodeFailed, OutOfMemory, Problem, RequestRejected, WorkerError
 
@@ -61,6 +61,7 @@ def read_outcome(entry: Mapping[str, Any], hidden: Sequence[str] = ()) -> RunOut
 
     `entry` is the value under the prompt's id in `GET /history/{id}`; `hidden` are folders that no error may name.
     """
+    entry = _without_secrets(entry)
     outputs = entry.get("outputs") or {}
     status = entry.get("status") or {}
     messages = status.get("messages") or []
@@ -75,6 +76,22 @@ def read_outcome(entry: Mapping[str, Any], hidden: Sequence[str] = ()) -> RunOut
             return RunOutcome(outputs, entry, error=error_of(data, hidden), warnings=warnings)
     unknown = NodeFailed("The engine reported an error without a message")
     return RunOutcome(outputs, entry, error=unknown, warnings=warnings)
+
+
+def _without_secrets(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an entry whose prompt's extra data has no partner's keys, which an older ComfyUI repeats."""
+    prompt = entry.get("prompt")
+    if not isinstance(prompt, list) or not any(isinstance(part, Mapping) and _has_secrets(part) for part in prompt):
+        return entry
+    kept = [
+        {name: value for name, value in part.items() if name not in PARTNER_KEYS} if isinstance(part, Mapping) else part
+        for part in prompt
+    ]
+    return {**entry, "prompt": kept}
+
+
+def _has_secrets(extra_data: Mapping[str, Any]) -> bool:
+    return any(name in extra_data for name in PARTNER_KEYS)
 
 
 def _tuning_of(messages: Any) -> dict[str, Any]:

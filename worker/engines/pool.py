@@ -33,6 +33,7 @@ class _Waiter:
     turn: asyncio.Future[EngineClient] = field(compare=False)
     only: EngineClient | None = field(compare=False, default=None)
     is_alone: bool = field(compare=False, default=False)
+    needs_idle: bool = field(compare=False, default=False)  # `only` must have no prompt, not even one of this waiter
 
 
 class EnginePool:
@@ -159,6 +160,10 @@ class EnginePool:
             slot.became_idle.set()
         self._wake_waiters()
 
+    def give_up(self) -> None:
+        """Let waiters fail with EngineUnreachable: the engines have been ended for good."""
+        self._give_up_seconds = 0.0
+
     def is_fit(self, client: EngineClient) -> bool:
         return self._slot_of(client).is_fit
 
@@ -178,7 +183,22 @@ class EnginePool:
 
         `is_alone`: an engine without another prompt, which gets no other before the block is left.
         """
-        waiter = _Waiter(order, asyncio.get_running_loop().create_future(), only, is_alone)
+        async with self._turn(_Waiter(order, asyncio.get_running_loop().create_future(), only, is_alone)) as client:
+            yield client
+
+    @contextlib.asynccontextmanager
+    async def kept_idle(self, client: EngineClient, order: Order) -> AsyncIterator[None]:
+        """Keep an engine without any prompt, from its turn by `order` until the block is left.
+
+        For a job that runs elsewhere on the engine's device. Engines other than this one go on meanwhile.
+        """
+        turn: asyncio.Future[EngineClient] = asyncio.get_running_loop().create_future()
+        async with self._turn(_Waiter(order, turn, client, is_alone=True, needs_idle=True)):
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, waiter: _Waiter) -> AsyncIterator[EngineClient]:
+        """Hold a slot from a waiter's turn on."""
         heapq.heappush(self._waiters, waiter)
         self._wake_waiters()
         try:
@@ -248,7 +268,8 @@ class EnginePool:
             if any(_may_take(slot, waiter) for slot in self._slots):
                 down_since = None
                 continue
-            if waiter.only is not None and self._give_up_seconds is None:  # ours: with its process went its prompts
+            is_gone = waiter.only is not None and not waiter.needs_idle
+            if is_gone and self._give_up_seconds is None:  # ours: with its process went its prompts
                 raise EngineLost("The engine that had the prompt is gone")
             down_since = down_since or clock() - LOOK_SECONDS
             if self._give_up_seconds is not None and clock() - down_since >= self._give_up_seconds:
@@ -289,8 +310,9 @@ class EnginePool:
 
     def _assign_engines(self) -> None:
         passed_over: list[_Waiter] = []
+        reserved: list[EngineClient] = []  # for waiters that need them idle
         while self._waiters and not self._is_paused:
-            free = [slot for slot in self._slots if self._has_room(slot)]
+            free = [slot for slot in self._slots if self._has_room(slot) and slot.client not in reserved]
             if not free:
                 break
             waiter = heapq.heappop(self._waiters)
@@ -299,6 +321,8 @@ class EnginePool:
             fitting = [slot for slot in free if _may_take(slot, waiter) and not _is_disturbed(slot, waiter)]
             if not fitting:
                 passed_over.append(waiter)
+                if waiter.needs_idle and waiter.only is not None:
+                    reserved.append(waiter.only)
                 if waiter.is_alone and waiter.only is None:  # else those behind it would keep every engine busy
                     break
                 continue
@@ -323,7 +347,7 @@ class EnginePool:
 
 
 def _is_disturbed(slot: EngineSlot, waiter: _Waiter) -> bool:
-    return waiter.is_alone and waiter.only is None and slot.num_prompts > 0
+    return (waiter.needs_idle or (waiter.is_alone and waiter.only is None)) and slot.num_prompts > 0
 
 
 def _may_take(slot: EngineSlot, waiter: _Waiter) -> bool:

@@ -95,6 +95,11 @@ class EngineProcess:
         return None if self._child is None else self._child.pid
 
     @property
+    def gpu(self) -> str | None:
+        """Value of `CUDA_VISIBLE_DEVICES` in the engine's environment; None: every device."""
+        return self._command.environment.get("CUDA_VISIBLE_DEVICES")
+
+    @property
     def is_answering(self) -> bool:
         return self._answers.is_set()
 

@@ -127,6 +127,11 @@ class WatchedEngine:
     def is_up(self) -> bool:
         return self.client in self._pool().clients_up
 
+    @property
+    def is_held(self) -> bool:
+        """True while the front holds the engine for itself."""
+        return self._pool().is_held(self.client)
+
     async def wait_until_up(self) -> None:
         """Wait until the engine is up for the first time."""
         await self._has_been_up.wait()
@@ -140,6 +145,8 @@ class WatchedEngine:
                 log.info("engine is up" if is_up else "engine is down", url=self.client.url)
                 self.client.facts.forget_object_info()
                 self.client.files.uploaded.clear()  # the next server may be another one, with another disk
+                if is_up and not self.client.has_check:
+                    await self.client.prompts.learn_id_form()
                 if is_up and self._has_been_up.is_set():
                     is_up = await self._is_prepared()
             self._pool().set_up(self.client, is_up)
@@ -192,10 +199,10 @@ class WatchedEngine:
                     return
                 self.num_recycled += 1
                 self.process.replace(LossReason.RECYCLED)
-                while self.process.num_restarts == num_restarts:  # noqa: ASYNC110 - its end and its return have no event
-                    await asyncio.sleep(LOOK_DOWN_SECONDS)
-                while self.state is EngineState.RESTARTING:  # noqa: ASYNC110 - the same
-                    await asyncio.sleep(LOOK_DOWN_SECONDS)
+                while self.process.num_restarts == num_restarts or self.state is EngineState.RESTARTING:
+                    if self.process.state is ProcessState.STOPPED:
+                        return
+                    await asyncio.sleep(LOOK_DOWN_SECONDS)  # its end and its return have no event
         finally:
             self._is_draining = False
 
@@ -261,8 +268,6 @@ class WatchedEngine:
     async def _poll_foreign(self) -> bool:
         try:
             await self.client.calls.system_stats()
-            if not self.is_up:
-                await self.client.prompts.learn_id_form()
             if not self.is_up or self.client.calls.answer_fault or time.monotonic() - self._probed_at >= PROBE_SECONDS:
                 await self.client.prompts.probe()
                 self._probed_at = time.monotonic()

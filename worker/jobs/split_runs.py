@@ -118,7 +118,7 @@ class SplitRuns:
 
     def _helpers(self, job: Job, engine: EngineClient) -> list[EngineClient]:
         """Return the idle engines that read and write the same folders as a job's engine."""
-        if engine.folders is None or self._pool.num_prompts_at(engine) > 1:
+        if job.request.engine or engine.folders is None or self._pool.num_prompts_at(engine) > 1:
             return []
         others = [client for client in self._pool.idle_engines if client is not engine]
         return [client for client in others if _shares_folders(client, engine)]

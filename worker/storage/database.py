@@ -242,6 +242,13 @@ def changing_row(job: Job) -> dict[str, object]:
     }
 
 
+def request_update(job: Job) -> tuple[sa.Update, dict[str, object]]:
+    """Return the write that stores a job's request anew, for `JobStore.save`: it is else stored at insertion alone."""
+    is_row = sa.and_(JOBS.c.id == sa.bindparam("moved_id"), JOBS.c.queued_ms == sa.bindparam("moved_queued_ms"))
+    named = {"moved_id": job.id, "moved_queued_ms": job.times.queued_at_ms}
+    return sa.update(JOBS).where(is_row).values(request=dump_json(job.request)), named
+
+
 def storable(text: str) -> str:
     """Return a text that every database stores: one from elsewhere may be invalid Unicode or contain NUL."""
     return text.encode(errors="replace").decode().replace("\0", "\ufffd")
@@ -249,14 +256,17 @@ def storable(text: str) -> str:
 
 def _credentials_of(kept: Credentials) -> dict[str, object]:
     """Return credentials as they are stored; younger fields only where there are any, for earlier versions."""
-    younger = {} if kept.download_headers is None else {"download_headers": kept.download_headers}
+    younger: dict[str, object] = {}
+    younger |= {} if kept.download_headers is None else {"download_headers": kept.download_headers}
+    younger |= {"partner_keys": kept.partner_keys} if kept.partner_keys else {}
     return {"s3": None, "webhook_secret": kept.webhook_secret, **kept.stores, **younger}
 
 
 def _credentials_in(stored: dict[str, Any]) -> Credentials:
     secret, headers = stored.pop("webhook_secret", None), stored.pop("download_headers", None)
+    partner_keys = stored.pop("partner_keys", None) or {}
     stores = {name: asked for name, asked in stored.items() if asked is not None}
-    return Credentials(stores, secret, headers)
+    return Credentials(stores, secret, headers, partner_keys)
 
 
 def job_of(row: Any) -> Job:

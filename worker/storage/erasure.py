@@ -29,7 +29,7 @@ class Erasure:
     def begin(self, job: Job) -> None:
         """Record the secrets of a job when it is stored or read back."""
         kept = job.credentials
-        if kept is not None and (kept.stores or kept.webhook_secret or kept.download_headers):
+        if kept is not None and not kept.is_empty:
             self._holding_credentials.add(job.id)
         webhook = job.request.webhook
         given = [job.prompt, dict(job.request.extra), "" if webhook is None else webhook.url]

@@ -94,6 +94,13 @@ class Credentials:
     """Settings of the stores that the request names, by the field of each."""
     webhook_secret: str | None = None
     download_headers: Mapping[str, Mapping[str, str]] | None = None
+    partner_keys: Mapping[str, str] = field(default_factory=dict)
+    """Keys for partner nodes, by their names in `extra_data`."""
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is no secret."""
+        return not (self.stores or self.webhook_secret or self.download_headers or self.partner_keys)
 
     def __repr__(self) -> str:
         return "Credentials(...)"

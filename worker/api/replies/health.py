@@ -77,6 +77,14 @@ class Backend(Reply):
     last_loss: Loss | None
 
 
+class FallbackHealth(Reply):
+    """The fallback engine. `engine` None: it is not started, as nothing has needed it for a while."""
+
+    state: EngineState | Literal["idle"]
+    starts: int
+    engine: Backend | None
+
+
 class GpuHealth(Reply):
     """State of the accelerators."""
 
@@ -116,4 +124,5 @@ class Health(Reply):
     problems: list[str] | None = None
     broker: BrokerState | None = None
     database: DatabaseState | None = None
+    fallback: FallbackHealth | None = Field(default=None, description="Where FALLBACK_ENGINE is set")
     manifest: ManifestCounts | None = Field(default=None, description="Where a manifest asks for something")

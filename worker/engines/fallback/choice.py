@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from darkroom.worker.engines.choices import NOT_IN_LIST, UNKNOWN_CLASSES
-from darkroom.worker.errors import NodeFailed, Problem, RequestRejected, WorkerError
+from darkroom.worker.errors import EngineCrashed, NodeFailed, Problem, RequestRejected, WorkerError
 
 UNDECLARED = "undeclared_class"
 OF_OURS = UNKNOWN_CLASSES | {NOT_IN_LIST, UNDECLARED}
 """Types of problems that come from the engine rather than from the request: nodes and choices that it does not have."""
+
+MODEL_FILE_TYPES = frozenset({"SafetensorError", "BadModelFile", "bad_model_file", "foreign_file"})
+"""Types of problems of a run with a model file that our engine does not read."""
 
 ENGINE_NAME = "fallback"
 MAX_REASON_LENGTH = 300
@@ -67,12 +70,19 @@ def choice_for_files(names: Sequence[str]) -> EngineChoice:
     return EngineChoice(ChoiceKind.UNKNOWN_FAMILY, f"models of no family of this engine: {shown}"[:MAX_REASON_LENGTH])
 
 
+def choice_for_refusal(error: WorkerError) -> EngineChoice | None:
+    """Return the choice of the fallback for a workflow that our engine refuses; None where another would as well."""
+    if isinstance(error, RequestRejected) and may_be_run_elsewhere(error.problems):
+        return choice_for(error.problems)
+    return None
+
+
 def choice_for_failure(error: WorkerError) -> EngineChoice | None:
     """Return the choice of the fallback for a run that failed on our engine; None where another would fail as well."""
     match error:
-        case NodeFailed():
+        case NodeFailed() | EngineCrashed():
             class_type = error.fields.get("class_type")
-        case RequestRejected(problems=[problem]):
+        case RequestRejected(problems=[problem]) if problem.type in MODEL_FILE_TYPES:
             class_type = problem.class_type
         case _:
             return None

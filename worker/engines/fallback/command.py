@@ -9,7 +9,7 @@ from pathlib import Path
 
 from darkroom.worker.engines.client.files import LocalFolders
 from darkroom.worker.engines.command import LOOPBACK, EngineCommand
-from darkroom.worker.engines.fallback.target import FallbackTarget
+from darkroom.worker.engines.fallback.target import NO_PARTNERS, FallbackTarget
 
 BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
 NAME = "fallback"
@@ -19,18 +19,20 @@ NAME = "fallback"
 class FallbackLaunch:
     """Configuration of the fallback: what it is, its flags, and the folders that it shares with our engine.
 
-    `private_directory` is the front's own; the fallback's list of folders and of nodes lie there.
+    `private_directory` is the front's own; the fallback's lists of folders and of nodes lie there. `gpu` is the value
+    of `CUDA_VISIBLE_DEVICES` for it; None: every device. `is_offline`: nothing may leave it.
     """
 
     target: FallbackTarget
-    arguments: tuple[str, ...]
     folders: LocalFolders
     private_directory: Path
     environment: Mapping[str, str]
     idle_seconds: float
+    gpu: str | None = None
     is_cpu: bool = False
     has_metadata: bool = True
     takes_failures: bool = False
+    is_offline: bool = False
 
     @property
     def paths_file(self) -> Path:
@@ -38,13 +40,18 @@ class FallbackLaunch:
         return self.private_directory / "fallback_model_paths.yaml"
 
     @property
-    def nodes_file(self) -> Path:
-        """File with the node classes that the fallback listed last."""
-        return self.private_directory / "fallback_nodes.json"
+    def nodes_file(self) -> Path | None:
+        """File with the node classes that the fallback listed last; None for one that is not started here."""
+        return self.private_directory / "fallback_nodes.json" if self.target.is_started_here else None
+
+    @property
+    def may_send(self) -> bool:
+        """True if its nodes may send data to partners' services."""
+        return not self.is_offline and NO_PARTNERS not in self.target.flags
 
 
-def fallback_command(launch: FallbackLaunch, gpu: str | None = None) -> EngineCommand:
-    """Return the command for a fallback that is started here; it sees only `gpu` if that is given."""
+def fallback_command(launch: FallbackLaunch) -> EngineCommand:
+    """Return the command for a fallback that is started here."""
     target = launch.target
     if target.script is None:
         program: Sequence[str] = (sys.executable, str(BOOTSTRAP), "--", *target.program)
@@ -52,8 +59,8 @@ def fallback_command(launch: FallbackLaunch, gpu: str | None = None) -> EngineCo
         program = (*target.program, str(BOOTSTRAP), str(target.script))
     return EngineCommand(
         program=program,
-        arguments=(*fallback_flags(launch), *launch.arguments),
-        environment={**launch.environment, **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})},
+        arguments=(*fallback_flags(launch), *target.flags),
+        environment={**launch.environment, **({} if launch.gpu is None else {"CUDA_VISIBLE_DEVICES": launch.gpu})},
         directory=target.directory or launch.private_directory,
         listen=LOOPBACK,
         name=NAME,
@@ -71,4 +78,4 @@ def fallback_flags(launch: FallbackLaunch) -> list[str]:
         "--disable-auto-launch",
     ]
     flags += [] if launch.has_metadata else ["--disable-metadata"]
-    return [*flags, "--cpu"] if launch.is_cpu and "--cpu" not in launch.arguments else flags
+    return [*flags, "--cpu"] if launch.is_cpu and "--cpu" not in launch.target.flags else flags

@@ -5,23 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import json
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import structlog
 
 from darkroom.worker.engines.client.client import EngineClient
+from darkroom.worker.engines.client.presence import HEARTBEAT_SECONDS
 from darkroom.worker.engines.fallback.command import FallbackLaunch, fallback_command
+from darkroom.worker.engines.fallback.device_sharing import DeviceSharing
+from darkroom.worker.engines.fallback.known_nodes import KnownNodes, write_private
 from darkroom.worker.engines.fallback.model_paths import model_paths
-from darkroom.worker.engines.fallback.sharing import DeviceUse, device_use, may_stay
 from darkroom.worker.engines.fallback.uses import FallbackUses
 from darkroom.worker.engines.heartbeat import HeartbeatLimits
 from darkroom.worker.engines.loss import CrashStreak, Loss, RestartBudget
 from darkroom.worker.engines.pool import GIVE_UP_SECONDS, EnginePool
+from darkroom.worker.engines.slots import Order
 from darkroom.worker.engines.supervisor import EngineProcess
 from darkroom.worker.engines.watch import EngineReport, EngineState, WatchedEngine
 from darkroom.worker.errors import EngineStartFailed, EngineUnreachable
@@ -29,6 +28,8 @@ from darkroom.worker.observe.memory import MachineMemory
 from darkroom.worker.settings.engines import SupervisionConfig
 
 RESTART_WINDOW_SECONDS = 600.0
+LOOK_SECONDS = 0.05
+STOP_AT_ONCE_SECONDS = 0.5
 
 log = structlog.get_logger("engines")
 
@@ -43,16 +44,12 @@ class _Started:
     watched: WatchedEngine
     watching: asyncio.Task[None]
 
-    @property
-    def is_up(self) -> bool:
-        return self.watched.is_up
-
 
 class FallbackEngine:
-    """The fallback. `engine()` holds it for a job; without one for `idle_seconds` its process is ended.
+    """The fallback. `engine()` holds it; without a holder for the launch's `idle_seconds` its process is ended.
 
-    `find_folders` returns the folders of our engine's models by kind, which the fallback reads, too; `bytes_of` the
-    memory of the process of an engine of ours.
+    `find_folders` returns the folders of our engine's models by kind, which the fallback reads, too. `neighbour` is the
+    engine of ours on the fallback's device, None where each has its own.
     """
 
     def __init__(
@@ -60,42 +57,47 @@ class FallbackEngine:
         launch: FallbackLaunch,
         config: SupervisionConfig,
         find_folders: Callable[[], Awaitable[Mapping[str, list[str]]]],
-        bytes_of: Callable[[EngineClient], int | None] = lambda client: None,
         memory: MachineMemory | None = None,
+        neighbour: WatchedEngine | None = None,
     ) -> None:
+        self.sharing = None if neighbour is None else DeviceSharing(neighbour, self._bytes_of)
+        """Memory of the device that an engine of ours has, too; None: the fallback's device is its own."""
+
         self.uses = FallbackUses()
-        self._launch = launch
+        self.nodes = KnownNodes(launch.nodes_file)
+        self.launch = launch
+        self.num_starts = 0
         self._config = config
         self._find_folders = find_folders
-        self._bytes_of_own = bytes_of
         self._memory = memory or MachineMemory()
         self._started: _Started | None = None
-        self._changing = asyncio.Lock()
+        self._starting: asyncio.Task[_Started] | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._num_users = 0
         self._idle: asyncio.TimerHandle | None = None
-        self._ending: asyncio.Task[None] | None = None
-        self._nodes: Mapping[str, Any] | None = None
-        self._holds_models = False
-        self._needed: dict[str, int] = {}  # by address: the most that an engine was measured to hold, in bytes
 
     @property
-    def takes_failures(self) -> bool:
-        """True if jobs that failed on our engine are run once more here."""
-        return self._launch.takes_failures
+    def watched(self) -> WatchedEngine | None:
+        """The supervision of the fallback, None while it is not started."""
+        return None if self._started is None else self._started.watched
 
     @property
     def client(self) -> EngineClient | None:
         """The fallback's client while it is up, None else."""
-        return self._started.client if self._started is not None and self._started.is_up else None
+        watched = self.watched
+        return watched.client if watched is not None and watched.is_up else None
+
+    @property
+    def process_bytes(self) -> int | None:
+        """Memory of the fallback's process; None while there is none, or where it was not started here."""
+        return self._memory_of(self.watched)
 
     def report(self) -> EngineReport | None:
         """Return the state of the fallback, None while it is not started."""
         started = self._started
         if started is None:
             return None
-        pid = None if started.process is None else started.process.pid
-        memory_bytes = None if pid is None else self._memory.process_bytes(pid)
-        return started.watched.report(memory_bytes, started.pool.prompts_by_url[started.client.url])
+        return started.watched.report(self.process_bytes, started.pool.prompts_by_url[started.client.url])
 
     @contextlib.asynccontextmanager
     async def engine(self) -> AsyncIterator[EngineClient]:
@@ -104,113 +106,112 @@ class FallbackEngine:
         self._cancel_idle()
         try:
             started = await self._running()
-            await started.pool.any_up()
+            await _until_up(started)
             yield started.client
         finally:
             self._num_users -= 1
             self._begin_idle()
 
-    async def nodes(self) -> Mapping[str, Any] | None:
-        """Return the fallback's node classes as they were read last; None before its first start."""
-        if self._nodes is None and self._launch.target.is_started_here:
-            self._nodes = await asyncio.to_thread(_read_nodes, self._launch.nodes_file)
-        return self._nodes
+    @contextlib.asynccontextmanager
+    async def slot(self, order: Order) -> AsyncIterator[EngineClient]:
+        """Hold the fallback for a prompt of its own, once a cancelled one there has stopped. Raises EngineUnreachable.
+
+        Several wait by `order`.
+        """
+        async with self.engine() as client:
+            assert self._started is not None
+            async with self._started.pool.engine(order):
+                yield client
+
+    async def idle_client(self) -> EngineClient | None:
+        """Return the fallback's client once it has no prompt, not even a cancelled one; None while it is not up."""
+        started = self._started
+        if started is None or not started.watched.is_up:
+            return None
+        async with started.pool.hold(started.client):
+            return self.client
 
     async def stop(self) -> None:
-        """End the fallback's process and all connections."""
+        """End the fallback's process and all connections, also while it starts."""
         self._cancel_idle()
-        async with self._changing:
-            await self._stop()
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait({self._starting})
+        if self._ending is not None:
+            await asyncio.wait({self._ending})
+        await self._stop()
 
-    # one device, two engines
-
-    async def make_room_for_fallback(self, client: EngineClient, own: EngineClient) -> None:
-        """Have our engine release its memory before a job of the fallback, unless both fit."""
-        await self._make_room(client, own, "engine memory released for the fallback")
-        self._holds_models = True
-
-    async def make_room_for_own(self, own: EngineClient) -> None:
-        """Have the fallback release its memory before a job of our engine, unless both fit."""
-        client = self.client
-        if client is None or not self._holds_models:
-            return
-        self._holds_models = not await self._make_room(own, client, "fallback memory released")
-
-    async def measure(self, client: EngineClient) -> None:
-        """Note what an engine, ours or the fallback, holds after a job."""
-        if self._started is None:  # then nothing is to be shared with
-            return
-        used = await self._use(client)
-        if used is not None:
-            self._needed[client.url] = max(used.held_bytes, self._needed.get(client.url, 0))
-
-    async def _make_room(self, coming: EngineClient, other: EngineClient, event: str) -> bool:
-        """Free the memory of `other` unless it may stay while `coming` runs. Return True if it was freed."""
-        used = await self._use(other)
-        if used is not None and may_stay(used.held_bytes, self._needed.get(coming.url), used.total_bytes):
+    async def stop_if_idle(self) -> bool:
+        """End the fallback's process if nobody holds it. Return True if there was one."""
+        if self._num_users or self._started is None or self._started.process is None:
             return False
-        log.info(event, held_bytes=None if used is None else used.held_bytes)
-        await other.calls.free()
+        log.info("fallback ended", reason="idle")
+        await self._stop()
         return True
-
-    async def _use(self, client: EngineClient) -> DeviceUse | None:
-        process_bytes = self._bytes() if client is self.client else self._bytes_of_own(client)
-        try:
-            return device_use(await client.calls.system_stats(), process_bytes)
-        except EngineUnreachable:
-            return None
-
-    def _bytes(self) -> int | None:
-        pid = None if self._started is None or self._started.process is None else self._started.process.pid
-        return None if pid is None else self._memory.process_bytes(pid)
-
-    # start and end
 
     async def _running(self) -> _Started:
         """Return the fallback, started if it is not. Raises EngineUnreachable with the reason."""
-        async with self._changing:
-            if self._started is not None and self._started.watched.state is EngineState.FAILED:
-                await self._stop()
-            if self._started is None:
-                try:
-                    loop = asyncio.get_running_loop()  # its tasks and log are no job's
-                    self._started = await loop.create_task(self._start(), context=contextvars.Context())
-                except (EngineStartFailed, OSError) as error:
-                    log.error("fallback did not start", reason=str(error))
-                    raise EngineUnreachable(f"The fallback engine does not start: {error}") from None
-                await self._keep_nodes(self._started.client)
-            return self._started
+        if self._started is not None and self._started.watched.state is EngineState.FAILED:
+            await self._stop()
+        if self._starting is None or (self._starting.done() and self._started is None):
+            # In a context of its own: its tasks and log are no job's.
+            self._starting = asyncio.get_running_loop().create_task(self._start(), context=contextvars.Context())
+            self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
+        try:
+            return await asyncio.shield(self._starting)
+        except (EngineStartFailed, OSError) as error:
+            log.error("fallback did not start", reason=str(error))
+            raise EngineUnreachable(f"The fallback engine does not start: {error}") from None
+
+    def _bytes_of(self, client: EngineClient) -> int | None:
+        known = [self.watched, None if self.sharing is None else self.sharing.watched]
+        return self._memory_of(next((one for one in known if one is not None and one.client is client), None))
+
+    def _memory_of(self, watched: WatchedEngine | None) -> int | None:
+        process = None if watched is None else watched.process
+        return None if process is None or process.pid is None else self._memory.process_bytes(process.pid)
+
+    # start and end
 
     async def _start(self) -> _Started:
-        launch = self._launch
+        if self._ending is not None:
+            await asyncio.wait({self._ending})
+        launch = self.launch
+        self.num_starts += 1
         if not launch.target.is_started_here:
-            client = self._client(launch.target.url)
-            return await self._watched(client, None)
-        text = model_paths(await self._find_folders())
-        await asyncio.to_thread(_write, launch.paths_file, text.encode())
-        process = EngineProcess(
-            fallback_command(launch),
-            lambda loss: self._lost(loss),
-            budget=RestartBudget(self._config.max_restarts, RESTART_WINDOW_SECONDS),
-            memory=self._memory,
-            find_culprit=lambda reason: self._started.watched.find_culprit(reason) if self._started else None,
-        )
-        await process.prepare()
-        log.info("fallback starts", program=launch.target.program[0])
+            self._started = await self._watched(self._client(None), None)
+        else:
+            text = model_paths(await self._find_folders())
+            await asyncio.to_thread(write_private, launch.paths_file, text.encode())
+            process = EngineProcess(
+                fallback_command(launch),
+                self._lost,
+                budget=RestartBudget(self._config.max_restarts, RESTART_WINDOW_SECONDS),
+                memory=self._memory,
+                find_culprit=lambda reason: self._started.watched.find_culprit(reason) if self._started else None,
+            )
+            await process.prepare()
+            log.info("fallback starts", program=launch.target.program[0])
+            try:
+                await process.start()
+            except BaseException:
+                await process.stop(STOP_AT_ONCE_SECONDS)
+                raise
+            self._started = await self._watched(self._client(process), process)
         try:
-            await process.start()
-        except BaseException:
-            await process.stop(0.5)
-            raise
-        return await self._watched(self._client(process), process)
+            await _until_up(self._started)
+            await self.nodes.keep(await self._started.client.object_info())
+        except EngineUnreachable as error:
+            log.warning("fallback nodes unknown", reason=error.message)
+        self._begin_idle()  # whoever asked for it may have left
+        return self._started
 
-    def _client(self, source: EngineProcess | str) -> EngineClient:
-        is_process = isinstance(source, EngineProcess)
+    def _client(self, process: EngineProcess | None) -> EngineClient:
         return EngineClient(
-            source.address if isinstance(source, EngineProcess) else source,
-            folders=self._launch.folders if is_process else None,
-            is_supervised=is_process,
-            heartbeat_seconds=self._config.silence_seconds / 4,
+            self.launch.target.url if process is None else process.address,
+            folders=None if process is None else self.launch.folders,
+            is_supervised=process is not None,
+            heartbeat_seconds=min(HEARTBEAT_SECONDS, self._config.silence_seconds / 4),
             on_fault=lambda reason: self._started.watched.on_fault(reason) if self._started else None,
             on_completed=lambda: self._started.watched.on_completed() if self._started else None,
             on_stops_changed=lambda: self._started.watched.on_stops_changed() if self._started else None,
@@ -231,38 +232,22 @@ class FallbackEngine:
         await client.start()
         return _Started(client, process, pool, watched, asyncio.create_task(watched.watch(), name="fallback-watch"))
 
-    async def _keep_nodes(self, client: EngineClient) -> None:
-        """Keep the node classes of a fallback that has just come up for decisions while it is down."""
-        assert self._started is not None
-        try:
-            await self._started.pool.any_up()
-            self._nodes = await client.object_info()
-        except EngineUnreachable as error:
-            log.warning("fallback nodes unknown", reason=error.message)
-            return
-        content = json.dumps(self._nodes).encode()
-        with contextlib.suppress(OSError):
-            await asyncio.to_thread(_write, self._launch.nodes_file, content)
-
     def _lost(self, loss: Loss) -> None:
-        self._holds_models = False
         if self._started is not None:
             self._started.watched.lost(loss)
 
     async def _stop(self) -> None:
-        started, self._started, self._holds_models = self._started, None, False
+        started, self._started, self._starting = self._started, None, None
         if started is None:
             return
-        started.watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await started.watching
-        await started.client.close()
-        if started.process is not None:
-            await started.process.stop()
+        started.pool.give_up()
+        self._ending = asyncio.create_task(_end(started), name="fallback-end")
+        await asyncio.shield(self._ending)
 
     def _begin_idle(self) -> None:
+        self._cancel_idle()
         if self._num_users == 0 and self._started is not None and self._started.process is not None:
-            self._idle = asyncio.get_running_loop().call_later(self._launch.idle_seconds, self._end_idle)
+            self._idle = asyncio.get_running_loop().call_later(self.launch.idle_seconds, self._end_idle)
 
     def _cancel_idle(self) -> None:
         if self._idle is not None:
@@ -270,30 +255,27 @@ class FallbackEngine:
             self._idle = None
 
     def _end_idle(self) -> None:
-        self._ending = asyncio.get_running_loop().create_task(self._stop_idle(), name="fallback-end")
+        self._idle_end = asyncio.get_running_loop().create_task(self.stop_if_idle(), name="fallback-idle")
 
-    async def _stop_idle(self) -> None:
-        async with self._changing:
-            if self._num_users == 0:
-                log.info("fallback idle, ended")
-                await self._stop()
+
+async def _until_up(started: _Started) -> None:
+    """Wait until the fallback takes prompts. Raises EngineUnreachable when it does not come back."""
+    if started.process is None:
+        await started.pool.any_up()
+        return
+    while not started.watched.is_up:
+        if started.watched.state is EngineState.FAILED:
+            raise EngineUnreachable("The fallback engine does not come back; the log has the reason")
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _end(started: _Started) -> None:
+    started.watching.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await started.watching
+    await started.client.close()
+    if started.process is not None:
+        await started.process.stop()
 
 
 async def _nothing(_client: EngineClient) -> None: ...
-
-
-def _read_nodes(path: Path) -> Mapping[str, Any] | None:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file in one step, for this user alone."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    partial = path.with_suffix(".part")
-    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)
-    partial.replace(path)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from darkroom.worker.api.request_forms import read_workflow
+from darkroom.worker.api.request_forms import partner_keys_in, read_workflow
 from darkroom.worker.errors import Problem, RequestRejected, TryLater, WorkerError, http_status
 from darkroom.worker.guard.json_scan import FoundJson
 from darkroom.worker.json.values import JsonObject, object_at
@@ -95,7 +95,8 @@ def read_prompt(body: JsonObject, found_json: FoundJson) -> dict[str, dict[str, 
     prompt, page = read_workflow(body["prompt"] if body.get("prompt") is not None else body, "prompt", found_json)
     if not extra and page:
         extra = {"workflow": page}
-    return {"workflow_json": dict(prompt), **({"extra_data": {"extra_pnginfo": dict(extra)}} if extra else {})}
+    kept = partner_keys_in(body.get("extra_data")) | ({"extra_pnginfo": dict(extra)} if extra else {})
+    return {"workflow_json": dict(prompt), **({"extra_data": kept} if kept else {})}
 
 
 def file_names(prompt: JsonObject) -> set[str]:

@@ -18,7 +18,7 @@ from darkroom.worker.api.body_sizes import takes_jobs, takes_little
 from darkroom.worker.api.callers import sender_of
 from darkroom.worker.api.declared import EVENT_STREAM
 from darkroom.worker.api.direct_submission import submit_input
-from darkroom.worker.api.request_forms import read_workflow
+from darkroom.worker.api.request_forms import partner_keys_in, read_workflow
 from darkroom.worker.api.results import check_caller, public_outputs, services_of
 from darkroom.worker.concurrency.off_loop import off_loop
 from darkroom.worker.engines.preview_frames import PreviewFrame
@@ -180,9 +180,10 @@ def _input_of(body: dict[str, object], found_json: FoundJson) -> dict[str, Any]:
     workflow, _ = read_workflow(body["workflow"] if body.get("workflow") is not None else body, "workflow", found_json)
     labels = read_labels(body.get("metadata"))
     page = extra.get("extra_pnginfo") if isinstance(extra, dict) else None
+    kept = partner_keys_in(extra) | ({"extra_pnginfo": page} if isinstance(page, dict) else {})
     return {
         "workflow_json": workflow,
-        **({"extra_data": {"extra_pnginfo": page}} if isinstance(page, dict) else {}),
+        **({"extra_data": kept} if kept else {}),
         **({"metadata": labels} if labels else {}),
     }
 

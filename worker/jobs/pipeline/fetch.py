@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import AsyncIterator
 
 from darkroom.contract.graph.prompt_graph import PromptGraph
 from darkroom.worker.engines.client.client import EngineClient
 from darkroom.worker.engines.client.lost import EngineLost
-from darkroom.worker.engines.fallback.fallback_engine import FallbackEngine
-from darkroom.worker.engines.pool import EnginePool
 from darkroom.worker.errors import EngineAnswerInvalid, EngineUnreachable
 from darkroom.worker.jobs.fair_turns import FairTurns
 from darkroom.worker.jobs.pipeline.changes import QUEUED_WORDS, JobChanges
 from darkroom.worker.jobs.pipeline.durations import milliseconds_since
+from darkroom.worker.jobs.pipeline.engine_turns import EngineTurns
 from darkroom.worker.jobs.pipeline.parts import PipelineLimits, PipelineParts
 from darkroom.worker.jobs.priority_semaphore import PrioritySemaphore
 from darkroom.worker.json.values import JsonObject
@@ -26,12 +23,11 @@ class FetchStage:
     """Slots of the jobs that download inputs, and whose turn it is."""
 
     def __init__(
-        self, store: JobStore, pool: EnginePool, parts: PipelineParts, limits: PipelineLimits, changes: JobChanges
+        self, store: JobStore, engines: EngineTurns, parts: PipelineParts, limits: PipelineLimits, changes: JobChanges
     ) -> None:
-        self._pool = pool
+        self._engines = engines
         self._inputs = parts.inputs
         self._models = parts.models
-        self._fallback = parts.fallback
         self._changes = changes
         self._slots = PrioritySemaphore(limits.num_fetching)
         self._turns = FairTurns(limits.num_fetching_of_caller, store.turn_ms)
@@ -42,22 +38,13 @@ class FetchStage:
         Waits for an engine that is starting. Only downloads take a slot.
         """
         began = time.monotonic()
-        async with self._engine_of(job) as engine:
+        async with self._engines.any_up(job) as engine:
             job.times.add("wait", milliseconds_since(began))
             began = time.monotonic()
             try:
                 return await self._fetched(job, engine)
             finally:
                 job.times.add("preprocess", milliseconds_since(began))
-
-    @contextlib.asynccontextmanager
-    async def _engine_of(self, job: Job) -> AsyncIterator[EngineClient]:
-        """Wait for an engine that knows the job's node classes."""
-        if not job.request.engine:
-            yield await self._pool.any_up()
-            return
-        async with fallback_of(self._fallback) as engine:
-            yield engine
 
     def queue_for_engine(self, job: Job) -> None:
         """Let a job whose inputs are there wait for an engine."""
@@ -76,13 +63,6 @@ class FetchStage:
             return job.prompt
         async with self._turns.turn(job), self._slots.acquire(job.order):
             return await self._inputs.fetch(job, engine)
-
-
-def fallback_of(fallback: FallbackEngine | None) -> contextlib.AbstractAsyncContextManager[EngineClient]:
-    """Return the context in which a job has the fallback. Raises EngineUnreachable where there is none any more."""
-    if fallback is None:
-        raise EngineUnreachable("The job was accepted for the fallback engine, and FALLBACK_ENGINE is not set any more")
-    return fallback.engine()
 
 
 async def _object_info(engine: EngineClient) -> JsonObject:

@@ -13,16 +13,22 @@ import structlog
 
 from darkroom.worker.engines.client.client import EngineClient
 from darkroom.worker.engines.client.lost import EngineLost, PromptRecalled
-from darkroom.worker.engines.fallback.checks import FallbackChecks
-from darkroom.worker.engines.fallback.choice import choice_for_failure
-from darkroom.worker.engines.fallback.fallback_engine import FallbackEngine
 from darkroom.worker.engines.loss import Loss, LossReason, error_of_loss
 from darkroom.worker.engines.outcome import RunOutcome
-from darkroom.worker.errors import EngineUnreachable, JobCancelled, OutOfMemory, RequestRejected, WorkerError
+from darkroom.worker.errors import (
+    EngineCrashed,
+    EngineUnreachable,
+    JobCancelled,
+    OutOfMemory,
+    RequestRejected,
+    WorkerError,
+)
 from darkroom.worker.jobs.asked_names import in_asked_names
 from darkroom.worker.jobs.pipeline.changes import QUEUED_WORDS, JobChanges
 from darkroom.worker.jobs.pipeline.deliver import DeliverStage
 from darkroom.worker.jobs.pipeline.durations import record_run
+from darkroom.worker.jobs.pipeline.engine_turns import EngineTurns
+from darkroom.worker.jobs.pipeline.fallback_moves import FallbackMoves
 from darkroom.worker.jobs.pipeline.fetch import FetchStage
 from darkroom.worker.jobs.pipeline.outside_losses import losses_update, restore_losses
 from darkroom.worker.jobs.pipeline.run import RunStage
@@ -44,26 +50,26 @@ class GenerateStage:
     def __init__(
         self,
         store: JobStore,
+        engines: EngineTurns,
         fetch: FetchStage,
         run: RunStage,
         deliver: DeliverStage,
         changes: JobChanges,
-        fallback: FallbackEngine | None = None,
+        moves: FallbackMoves,
     ) -> None:
-        self._fallback = fallback
         self._store = store
+        self._engines = engines
         self._fetch = fetch
         self._run = run
         self._deliver = deliver
         self._changes = changes
+        self._moves = moves
 
     async def generate(self, job: Job) -> None:
         """Fetch, run and collect, a second time when the engine was lost during the run or memory was short."""
         if job.is_recovered:
             await restore_losses(self._store.facts, job)
-        outcome, engine = await self._outcome_of(job)
-        if outcome.error is not None and await self._goes_elsewhere(job, outcome.error):
-            outcome, engine = await self._outcome_of(job)
+        outcome, engine = await self._outcome_anywhere(job)
         if outcome.warnings:  # once each, also where a job ran twice
             known = [warning for warning in outcome.warnings if warning not in job.request.warnings]
             job.request = replace(job.request, warnings=(*job.request.warnings, *known))
@@ -75,25 +81,17 @@ class GenerateStage:
             raise JobCancelled("Another client of the engine interrupted this job")
         await self._deliver.collect(job, outcome, engine)
 
-    async def _goes_elsewhere(self, job: Job, error: WorkerError) -> bool:
-        """Give a job that failed on our engine to the fallback, if it is to take such jobs and has their nodes."""
-        fallback = self._fallback
-        choice = choice_for_failure(error)
-        if fallback is None or not fallback.takes_failures or job.request.engine or choice is None:
-            return False
+    async def _outcome_anywhere(self, job: Job) -> tuple[RunOutcome, EngineClient]:
+        """Return the outcome of a job, at the fallback where our engine has refused or failed it and it may move."""
         try:
-            await FallbackChecks(fallback).check(await self._fetch.fetch(job))
-        except WorkerError as refused:
-            log.info("failed job refused by the fallback", request_id=job.id, reason=refused.message)
-            return False
-        fallback.uses.add(choice)
-        log.warning("failed job given to the fallback", request_id=job.id, reason=choice.reason)
-        job.request = replace(job.request, engine=choice.name, engine_reason=choice.reason)
-        job.is_at_engine = job.needs_less_memory = False
-        job.progress.begin_again()
-        job.note(QUEUED_WORDS, job.waiting_stage)
-        self._changes.changed(job)
-        return True
+            outcome, engine = await self._outcome_of(job)
+        except (RequestRejected, EngineCrashed) as error:
+            if not await self._moves.after(job, error):
+                raise
+        else:
+            if outcome.error is None or not await self._moves.after(job, outcome.error):
+                return outcome, engine
+        return await self._outcome_of(job)
 
     async def _outcome_of(self, job: Job) -> tuple[RunOutcome, EngineClient]:
         may_be_there, num_losses = job.is_recovered, 0
@@ -101,6 +99,9 @@ class GenerateStage:
         while True:
             try:
                 prompt = prompt or await self._fetch.fetch(job)
+                if await self._moves.before_run(job, prompt):
+                    prompt = None
+                    continue
                 self._fetch.queue_for_engine(job)
                 queued_at = time.monotonic()
                 try:
@@ -131,7 +132,7 @@ class GenerateStage:
 
     async def _attempt(self, job: Job, prompt: JsonObject, may_be_there: bool) -> tuple[RunOutcome, EngineClient]:
         """Run a job, or await the run that an engine has already."""
-        holder = await self._run.holder_of(job.prompt_id) if may_be_there else None
+        holder = await self._engines.holder_of(job.prompt_id) if may_be_there else None
         if holder is None and job.stage is Stage.RUNNING:
             went_with_the_front = job.is_recovered and self._run.restarts_engines
             if not (went_with_the_front and self._goes_on(job, Loss(LossReason.GONE, is_outside=True))):

@@ -19,6 +19,8 @@ from darkroom.worker.jobs.job_spans import JobSpans
 from darkroom.worker.jobs.pipeline.changes import JobChanges
 from darkroom.worker.jobs.pipeline.deliver import DeliverStage
 from darkroom.worker.jobs.pipeline.ends import Ending, JobEnds
+from darkroom.worker.jobs.pipeline.engine_turns import EngineTurns
+from darkroom.worker.jobs.pipeline.fallback_moves import FallbackMoves
 from darkroom.worker.jobs.pipeline.fetch import FetchStage
 from darkroom.worker.jobs.pipeline.generate import GenerateStage
 from darkroom.worker.jobs.pipeline.parts import PipelineHooks, PipelineLimits, PipelineParts
@@ -66,9 +68,11 @@ class Pipeline:
         self._changes = changes = JobChanges(store, parts.models, hooks.on_start, job_log, spans)
         self.feed = changes.feed
         self._deliver = DeliverStage(store, parts.outputs, changes)
-        fetch = FetchStage(store, pool, parts, limits, changes)
-        run = RunStage(store, pool, parts, limits, changes)
-        self._generate = GenerateStage(store, fetch, run, self._deliver, changes, parts.fallback)
+        engines = EngineTurns(pool, parts.fallback)
+        fetch = FetchStage(store, engines, parts, limits, changes)
+        run = RunStage(store, pool, engines, parts, limits, changes)
+        moves = FallbackMoves(store, pool, fetch, changes, parts.fallback)
+        self._generate = GenerateStage(store, engines, fetch, run, self._deliver, changes, moves)
         self._ends = JobEnds(store, parts, changes, hooks.make_webhooks)
         self._tasks = JobTasks()
         self._deadlines = QueueDeadlines(self._expire)

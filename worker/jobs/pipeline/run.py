@@ -19,7 +19,7 @@ from darkroom.worker.engines.socket_images import with_saved_images
 from darkroom.worker.errors import EngineAnswerInvalid, EngineUnreachable
 from darkroom.worker.jobs.fair_turns import FairTurns
 from darkroom.worker.jobs.pipeline.changes import JobChanges
-from darkroom.worker.jobs.pipeline.fetch import fallback_of
+from darkroom.worker.jobs.pipeline.engine_turns import EngineTurns
 from darkroom.worker.jobs.pipeline.parts import PipelineLimits, PipelineParts
 from darkroom.worker.jobs.preemption import Preemption
 from darkroom.worker.jobs.split_runs import RunPart, SplitRuns, num_engines_of
@@ -32,13 +32,19 @@ class RunStage:
     """The turns of jobs for an engine, the runs that may make way for others, and those that are divided."""
 
     def __init__(
-        self, store: JobStore, pool: EnginePool, parts: PipelineParts, limits: PipelineLimits, changes: JobChanges
+        self,
+        store: JobStore,
+        pool: EnginePool,
+        engines: EngineTurns,
+        parts: PipelineParts,
+        limits: PipelineLimits,
+        changes: JobChanges,
     ) -> None:
         self._pool = pool
+        self._engines = engines
         self._inputs = parts.inputs
         self._models = parts.models
         self._checkpoints = parts.checkpoints
-        self._fallback = parts.fallback
         self._changes = changes
         self._timeout_seconds = limits.job_timeout_seconds
         self._turns = FairTurns(limits.num_running_of_caller, store.turn_ms)
@@ -50,32 +56,12 @@ class RunStage:
         """True if the engines are ours, and end with the front."""
         return self._pool.restarts_engines
 
-    async def holder_of(self, prompt_id: str) -> EngineClient | None:
-        """Return the engine that has a prompt which may have been sent before.
-
-        Raises EngineLost when an engine does not reply.
-        """
-        beside = None if self._fallback is None else self._fallback.client
-        for engine in [*self._pool.clients_up, *([] if beside is None else [beside])]:
-            try:
-                if await engine.prompts.has_prompt(prompt_id):
-                    return engine
-            except EngineUnreachable as error:
-                raise EngineLost(error.message) from None
-        return None
-
     async def run(self, job: Job, prompt: JsonObject, holder: EngineClient | None) -> tuple[RunOutcome, EngineClient]:
-        """Run a job at `holder`, which has its prompt already, or at the engine whose turn comes first.
-
-        A job for the fallback has an engine of ours for itself meanwhile, whose device the fallback uses.
-        """
-        is_elsewhere = bool(job.request.engine)
-        only, is_alone = None if is_elsewhere else holder, job.runs_alone or is_elsewhere
+        """Run a job at `holder`, which has its prompt already, or at the engine whose turn comes first."""
         async with (
             self._turns.turn(job, is_inside=holder is not None),  # which may change the order
             self._way_made(job) as has_slot,
-            self._pool.engine(job.order, only=only, is_alone=is_alone) as own,
-            self._device_of(job, own) as engine,
+            self._engines.engine(job, holder) as engine,
         ):
             has_slot()
             job.is_recovered, job.is_at_engine = False, True
@@ -87,23 +73,6 @@ class RunStage:
             job.is_at_engine = False
             job.run_seconds = (time.monotonic() - max(began, job.began_at)) * num_engines_of(outcome)
             return outcome, engine
-
-    @contextlib.asynccontextmanager
-    async def _device_of(self, job: Job, own: EngineClient) -> AsyncIterator[EngineClient]:
-        """Hold the engine that runs a job, with room on the device of `own`, which is that engine or gives it way."""
-        fallback = self._fallback
-        if not job.request.engine:
-            if fallback is not None:
-                await fallback.make_room_for_own(own)
-            yield own
-            if fallback is not None:
-                await fallback.measure(own)
-            return
-        async with fallback_of(fallback) as engine:
-            assert fallback is not None
-            await fallback.make_room_for_fallback(engine, own)
-            yield engine
-            await fallback.measure(engine)
 
     async def _placed(self, job: Job, prompt: JsonObject, engine: EngineClient) -> JsonObject:
         """Return the prompt as one engine takes it, after sending it the files that it lacks. Raises EngineLost."""
@@ -119,6 +88,8 @@ class RunStage:
         self, job: Job, prompt: JsonObject, engine: EngineClient, began: float, *, is_there: bool
     ) -> RunOutcome:
         extra = {**job.request.extra, **self._inputs.scope(prompt, engine), **_generation_of(job, engine)}
+        if job.request.engine and job.credentials is not None:
+            extra |= job.credentials.partner_keys
         downloads = None if self._models is None else self._models.downloads_of(job.id)
         if downloads is not None:
             extra[ARRIVING_KEY] = list(downloads.places)
@@ -138,7 +109,7 @@ class RunStage:
                     targets=part.targets,
                 )
 
-            run = self._split_runs.run(job, prompt, engine, run_part, is_there=is_there or not engine.has_check)
+            run = self._split_runs.run(job, prompt, engine, run_part, is_there=is_there)
             self._preemption.make_way_at(engine, job)
             run = run if downloads is None else downloads.beside(run)
             return await self._preemption.run(job, engine, run)
