@@ -89,14 +89,20 @@ def fail(kind: str = "ValueError") -> dict[str, Any]:
 class FakeEngine:
     """Use as `async with FakeEngine(folder) as engine`; `runs` counts the prompts that began."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 0) -> None:
         self.folder = folder
+        self._listen = host, port
         self.runs: list[str] = []
         self.frees: list[dict[str, Any]] = []
         self.history: dict[str, Any] = {}
         self.uploaded: list[str] = []
         self.traceparents: list[str] = []  # of the prompts it was sent; empty for none
         self.url = ""
+        self.lacks: frozenset[str] = frozenset()  # node classes that it does not list
+        self.fails: frozenset[str] = frozenset()  # node classes that raise here
+        self.lists: dict[str, Any] = {}  # further node classes, by name
+        self.devices: list[dict[str, Any]] = [{"name": "cpu", "type": "cpu"}]
+        self.received: dict[str, dict[str, Any]] = {}  # extra data of the prompts it was sent, by id
         self.takes_uuids_alone = False  # as ids of prompts, like ComfyUI 0.33.0
         self.num_described = 0  # how often it was asked for its nodes
         self.is_silent = False  # tells nothing on its sockets
@@ -144,7 +150,7 @@ class FakeEngine:
                 *self.more_routes(),
             ]
         )
-        self.url = await self._serving.enter_async_context(served(app))
+        self.url = await self._serving.enter_async_context(served(app, *self._listen))
         self._worker = asyncio.create_task(self._work())
         return self
 
@@ -214,11 +220,12 @@ class FakeEngine:
         return response
 
     async def _stats(self, _request: web.Request) -> web.Response:
-        return web.json_response({"system": {}, "devices": [{"name": "cpu", "type": "cpu"}]})
+        return web.json_response({"system": {}, "devices": self.devices})
 
     async def _object_info(self, _request: web.Request) -> web.Response:
         self.num_described += 1
-        return web.json_response(OBJECT_INFO)
+        listed = {name: spec for name, spec in OBJECT_INFO.items() if name not in self.lacks}
+        return web.json_response({**listed, **self.lists})
 
     async def _prompt(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -230,7 +237,7 @@ class FakeEngine:
         await asyncio.sleep(self.seconds_to_take)
         prompt_id = body.get("prompt_id") or str(uuid.uuid4())
         self._pending.append(prompt_id)
-        self._extra_data[prompt_id] = body.get("extra_data", {})
+        self._extra_data[prompt_id] = self.received[prompt_id] = body.get("extra_data", {})
         self._queue.put_nowait((prompt_id, body["prompt"], body.get("client_id", "")))
         return web.json_response({"prompt_id": prompt_id, "number": 0, "node_errors": {}})
 
@@ -338,9 +345,12 @@ class FakeEngine:
             }
             await self._send(client_id, "executing", {"node": node_id, "prompt_id": prompt_id})
             inputs = node["inputs"]
-            if node["class_type"] in ("Draw", "VAEDecodeTiled"):
+            if node["class_type"] in self.fails:
+                data = {**where, "exception_type": "ValueError", "exception_message": "it broke"}
+                return _entry({}, "error", [["execution_error", data]])
+            if node["class_type"] in ("Draw", "VAEDecodeTiled", *self.lists):
                 name = f"{prompt_id}_{node_id}.png"
-                (self.folder / name).write_text(str(inputs["text"]) * int(inputs["size"]))
+                (self.folder / name).write_text(str(inputs["text"]) * int(inputs.get("size", 1)))
                 outputs[node_id] = {"images": [{"filename": name, "subfolder": "", "type": "output"}]}
             elif node["class_type"] == "Paint":
                 name = f"{prompt_id}_{node_id}.png"

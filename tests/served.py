@@ -9,12 +9,12 @@ from aiohttp import web
 
 
 @contextlib.asynccontextmanager
-async def served(app: web.Application) -> AsyncIterator[str]:
-    """Its address."""
+async def served(app: web.Application, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+    """Its address; port 0: any free one."""
     runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await web.TCPSite(runner, host, port).start()
     try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield f"http://{host}:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()

@@ -290,3 +290,38 @@ async def test_whatever_happens_every_prompt_begins_once() -> None:
     disturbing.cancel()
     assert sorted(begun) == sorted(ended) == list(range(200))
     assert max(engine.most_there for engine in engines) == 2 and not any(pool.prompts_by_url.values())
+
+
+async def test_an_engine_is_kept_idle_in_turn_while_the_others_go_on() -> None:
+    one, two = EngineClient("http://127.0.0.1:1"), EngineClient("http://127.0.0.1:2")
+    pool = EnginePool([one, two], give_up_seconds=None)
+    order: list[str] = []
+
+    async def hold(name: str, number: int, release: asyncio.Event) -> None:
+        async with pool.engine((0, number)) as client:
+            order.append(f"{name} at {'one' if client is one else 'two'}")
+            await release.wait()
+
+    async def keep(number: int, release: asyncio.Event) -> None:
+        async with pool.kept_idle(one, (0, number)):
+            order.append("one kept")
+            await release.wait()
+
+    first, rest, kept = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    tasks = [asyncio.create_task(hold("a", 1, first))]
+    await asyncio.sleep(0)
+    tasks += [asyncio.create_task(keep(2, kept)), *(asyncio.create_task(hold(name, 3, rest)) for name in "bc")]
+    await asyncio.sleep(0.01)
+    assert order == ["a at one", "b at two", "c at two"]  # nobody overtakes at the first engine
+    first.set()
+    await asyncio.sleep(0.01)
+    tasks.append(asyncio.create_task(hold("d", 4, rest)))
+    await asyncio.sleep(0.01)
+    assert order[3:] == ["one kept"]
+    kept.set()
+    await asyncio.sleep(0.01)
+    assert order[4:] == ["d at one"]
+    rest.set()
+    await asyncio.gather(*tasks)
+    for client in (one, two):
+        await client.close()

@@ -60,7 +60,7 @@ def read_target(engine: str) -> FallbackTarget:
     if taken:
         raise SettingsInvalid(f"FALLBACK_ENGINE: the worker chooses its address; got {', '.join(taken)}, expected none")
     folder = Path(words[0]).expanduser() if words else Path()
-    if words and folder.is_dir():
+    if words and words[0] and folder.is_dir():
         return _of_folder(folder.absolute(), words[1:])
     program = shutil.which(words[0]) if words else None
     if program is None:

@@ -1,0 +1,146 @@
+"""A real ComfyUI beside the worker's engine: both processes, and what is left of a job when either is killed.
+
+`TEST_COMFYUI` names it as FALLBACK_ENGINE does: `TEST_COMFYUI='/path/to/python /path/to/ComfyUI/main.py'`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.flow.running_worker import CHECKPOINT, RunningWorker, running_worker
+
+COMFYUI = os.environ.get("TEST_COMFYUI", "")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not COMFYUI, reason="TEST_COMFYUI names no ComfyUI, in the form of FALLBACK_ENGINE"),
+]
+
+PACK = """
+import time
+import comfy.utils
+
+class OnlyThere:
+    RETURN_TYPES = ("IMAGE",)
+    FUNCTION = "run"
+    CATEGORY = "test"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"image": ("IMAGE",), "seconds": ("FLOAT", {"default": 0.0, "max": 600.0})}}
+
+    def run(self, image, seconds):
+        bar = comfy.utils.ProgressBar(10)
+        for _ in range(10):
+            time.sleep(seconds / 10)
+            bar.update(1)
+        return (1.0 - image,)
+
+NODE_CLASS_MAPPINGS = {"OnlyThere": OnlyThere}
+"""
+
+
+def inverted(seconds: float = 0.0) -> dict[str, Any]:
+    blank = {"width": 64, "height": 64, "batch_size": 1, "color": 0}
+    return {
+        "1": {"class_type": "EmptyImage", "inputs": blank},
+        "2": {"class_type": "OnlyThere", "inputs": {"image": ["1", 0], "seconds": seconds}},
+        "3": {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": "inverted"}},
+    }
+
+
+def blank() -> dict[str, Any]:
+    return {
+        "1": inverted()["1"],
+        "3": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "blank"}},
+    }
+
+
+def settings_with(folder: Path) -> dict[str, str]:
+    """Settings of a worker whose fallback has a pack that its own engine lacks."""
+    packs = folder / "comfy" / "custom_nodes"
+    packs.mkdir(parents=True, exist_ok=True)
+    (packs / "only_there.py").write_text(PACK)
+    return {"FALLBACK_ENGINE": f"{COMFYUI} --base-directory {folder / 'comfy'}"}
+
+
+def submit(worker: RunningWorker, name: str, workflow: dict[str, Any]) -> None:
+    body = {"input": {"request_id": name, "workflow_json": workflow}}
+    answer = worker.http.post("/generate", json=body, timeout=120)
+    assert answer.status_code == 202, answer.text
+
+
+def until(is_so: Callable[[], Any], seconds: float = 300.0) -> Any:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := is_so():
+            return found
+        time.sleep(0.1)
+    raise TimeoutError
+
+
+def ended(worker: RunningWorker, name: str) -> dict[str, Any]:
+    def result() -> dict[str, Any] | None:
+        found: dict[str, Any] = worker.get(f"/result/{name}").json()
+        return found if found["status"] in ("completed", "failed", "cancelled") else None
+
+    return until(result)  # type: ignore[no-any-return]
+
+
+def is_computing(worker: RunningWorker, name: str) -> bool:
+    return str(worker.get(f"/result/{name}").json()["message"]).startswith("Progress")
+
+
+def test_what_our_engine_lacks_runs_there_and_the_rest_here(tmp_path: Path, small_checkpoint: Path) -> None:
+    with running_worker(tmp_path, small_checkpoint, **settings_with(tmp_path)) as worker:
+        assert worker.get("/health").json()["fallback"]["state"] == "idle"
+        submit(worker, "there", inverted())
+        there = ended(worker, "there")
+        assert there["status"] == "completed", there
+        assert there["engine"]["name"] == "fallback" and "OnlyThere" in there["engine"]["reason"]
+        assert worker.output_bytes(there).startswith(b"\x89PNG")
+        submit(worker, "here", blank())
+        here = ended(worker, "here")
+        assert here["status"] == "completed" and not here.get("engine")
+        models = {**inverted(), "4": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": CHECKPOINT}}}
+        plan = worker.http.post("/plan", json={"workflow_json": models}, timeout=120).json()
+        assert plan["can_run"] and plan["engine"]["name"] == "fallback", plan
+        health = worker.get("/health").json()["fallback"]
+        assert health["state"] == "up" and health["starts"] == 1 and health["engine"]["memory_bytes"] > 10**8
+
+
+def test_a_job_there_is_cancelled_and_its_time_limit_holds(tmp_path: Path, small_checkpoint: Path) -> None:
+    with running_worker(tmp_path, small_checkpoint, **settings_with(tmp_path)) as worker:
+        submit(worker, "long", inverted(300))
+        until(lambda: is_computing(worker, "long"))
+        worker.http.post("/cancel/long", timeout=30)
+        assert ended(worker, "long")["status"] == "cancelled"
+        body = {"input": {"request_id": "short", "workflow_json": inverted(300), "timeout": 2}}
+        result = worker.http.post("/generate/sync", json=body, timeout=120).json()
+        assert result["error"]["code"] == "job_timed_out", result
+
+
+def test_a_job_survives_the_end_of_the_fallback_and_of_the_worker(tmp_path: Path, small_checkpoint: Path) -> None:
+    settings = settings_with(tmp_path)
+    with running_worker(tmp_path, small_checkpoint, **settings) as worker:
+        submit(worker, "job", inverted(8))
+        until(lambda: is_computing(worker, "job"))
+        pid = worker.get("/health").json()["fallback"]["engine"]["pid"]
+        os.kill(pid, signal.SIGKILL)
+        assert ended(worker, "job")["status"] == "completed"
+        assert sum(worker.get("/health").json()["fallback"]["engine"]["restarts"].values()) == 1
+        submit(worker, "other", inverted(8))
+        until(lambda: is_computing(worker, "other"))
+        pid = worker.get("/health").json()["fallback"]["engine"]["pid"]
+        worker.process.kill()
+        worker.process.wait()
+        until(lambda: not Path(f"/proc/{pid}").exists(), seconds=30)  # it does not outlive the worker
+    with running_worker(tmp_path, small_checkpoint, **settings) as worker:
+        result = ended(worker, "other")
+        assert result["status"] == "completed" and result["engine"]["name"] == "fallback"

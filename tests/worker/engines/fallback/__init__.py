@@ -1,0 +1,1 @@
+"""Tests of the second engine for what the first one cannot run."""
