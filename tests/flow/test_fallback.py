@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.flow.running_worker import CHECKPOINT, RunningWorker, running_worker
@@ -19,6 +20,7 @@ from tests.flow.running_worker import CHECKPOINT, RunningWorker, running_worker
 COMFYUI = os.environ.get("TEST_COMFYUI", "")
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(600),
     pytest.mark.skipif(not COMFYUI, reason="TEST_COMFYUI names no ComfyUI, in the form of FALLBACK_ENGINE"),
 ]
 
@@ -36,9 +38,10 @@ class OnlyThere:
         return {"required": {"image": ("IMAGE",), "seconds": ("FLOAT", {"default": 0.0, "max": 600.0})}}
 
     def run(self, image, seconds):
-        bar = comfy.utils.ProgressBar(10)
-        for _ in range(10):
-            time.sleep(seconds / 10)
+        num_steps = int(seconds * 10)
+        bar = comfy.utils.ProgressBar(num_steps)
+        for _ in range(num_steps):
+            time.sleep(0.1)
             bar.update(1)
         return (1.0 - image,)
 
@@ -71,8 +74,14 @@ def settings_with(folder: Path) -> dict[str, str]:
 
 
 def submit(worker: RunningWorker, name: str, workflow: dict[str, Any]) -> None:
+    """Send a job, again while the fallback starts for the first time."""
     body = {"input": {"request_id": name, "workflow_json": workflow}}
-    answer = worker.http.post("/generate", json=body, timeout=120)
+
+    def is_answered() -> httpx.Response | None:
+        answer = worker.http.post("/generate", json=body, timeout=120)
+        return None if answer.status_code == 503 else answer
+
+    answer: httpx.Response = until(is_answered)
     assert answer.status_code == 202, answer.text
 
 

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from darkroom.worker.engines.client.files import LocalFolders
-from darkroom.worker.engines.command import input_folder_of
+from darkroom.worker.engines.command import input_folder_of, limit_flags
 from darkroom.worker.engines.fallback.command import FallbackLaunch
 from darkroom.worker.engines.fallback.fallback_engine import FallbackEngine
+from darkroom.worker.engines.fallback.sandbox import fallback_sandbox
 from darkroom.worker.engines.fallback.target import read_target
 from darkroom.worker.engines.fleet import EngineFleet
 from darkroom.worker.engines.watch import WatchedEngine
 from darkroom.worker.observe.memory import MachineMemory
+from darkroom.worker.settings.engines import SandboxConfig
 from darkroom.worker.settings.environment import child_environment
 from darkroom.worker.settings.loopback import is_loopback
 from darkroom.worker.settings.settings import Settings
@@ -40,11 +42,14 @@ def fallback_launch(settings: Settings, fleet: EngineFleet) -> FallbackLaunch:
     """
     launch = settings.engine_launch()
     first = fleet.engines[0]
+    target = read_target(settings.fallback.engine)
     base = launch.base_directory
     output = base / "output" if first.client.folders is None else first.client.folders.output
+    temp = base / "temp" / "fallback"
+    own = None if first.process is None or not target.is_started_here else first.process.sandbox
     return FallbackLaunch(
-        target=read_target(settings.fallback.engine),
-        folders=LocalFolders(input_folder_of(launch), output, base / "temp" / "fallback" / "temp"),
+        target=target,
+        folders=LocalFolders(input_folder_of(launch), output, temp / "temp"),
         private_directory=(settings.folders.state_path / "engine").absolute(),
         environment=child_environment(launch.environment_names),
         idle_seconds=settings.fallback.idle_seconds,
@@ -52,7 +57,15 @@ def fallback_launch(settings: Settings, fleet: EngineFleet) -> FallbackLaunch:
         is_cpu=launch.is_cpu or "--cpu" in launch.arguments,
         has_metadata=launch.metadata != "none",
         takes_failures=settings.fallback.takes_failures,
+        sandbox=None if own is None else fallback_sandbox(own, target, output, temp),
+        limits=() if own is None else _limits(launch.sandbox, len(fleet.engines)),
     )
+
+
+def _limits(config: SandboxConfig, num_engines: int) -> tuple[str, ...]:
+    """Return the flags for the limits of a sandboxed fallback, whose user has the processes of the engines, too."""
+    processes = (config.max_processes or 0) * (num_engines + 1)
+    return tuple(limit_flags(config.model_copy(update={"max_processes": processes})))
 
 
 def _on_this_machine(fleet: EngineFleet) -> WatchedEngine | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from darkroom.worker.app.job_area import JobArea
 from darkroom.worker.app.storage import Storage
 from darkroom.worker.engines.fallback.fallback_engine import FallbackEngine
+from darkroom.worker.engines.fallback.uses import FallbackUses
 from darkroom.worker.engines.fleet import EngineFleet
 from darkroom.worker.engines.metrics import EngineMetrics
 from darkroom.worker.errors import error_codes
@@ -68,8 +69,7 @@ def build_metrics(
         *storage.model_metrics.collectors,
     )
     metrics.registry.register(http)
-    if fallback is not None:
-        metrics.registry.register(fallback.uses)
+    metrics.registry.register(FallbackUses() if fallback is None else fallback.uses)
 
     async def ask_engines() -> None:
         await asyncio.to_thread(engines.show, await fleet.metrics_texts())  # parsing them takes long

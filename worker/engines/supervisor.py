@@ -22,6 +22,7 @@ from darkroom.worker.engines.child import STOP_SECONDS, EngineChild
 from darkroom.worker.engines.command import EngineCommand
 from darkroom.worker.engines.endpoint import EngineEndpoint, PortEndpoint, UnixEndpoint
 from darkroom.worker.engines.loss import Loss, LossReason, RestartBudget, backoff_seconds, is_outside, reason_of_exit
+from darkroom.worker.engines.sandbox import Sandbox
 from darkroom.worker.engines.sandbox_start import prepare, try_sandbox
 from darkroom.worker.engines.unix_socket import UnixSocket
 from darkroom.worker.errors import EngineStartFailed
@@ -93,6 +94,11 @@ class EngineProcess:
     def pid(self) -> int | None:
         """Process id of the engine; None while no process runs."""
         return None if self._child is None else self._child.pid
+
+    @property
+    def sandbox(self) -> Sandbox | None:
+        """Sandbox of the engine; None: it has none."""
+        return self._command.sandbox
 
     @property
     def gpu(self) -> str | None:

@@ -19,8 +19,8 @@ from tests.worker.running_front import RunningFront, running_front, settings_for
 
 ROOT = Path(__file__).parents[3]
 NAMES = [
-    *("settings", "device", "driver", "disk", "memory", "models", "packs", "state", "s3", "webhook", "autoscaler"),
-    *("clock", "ports", "limits"),
+    *("settings", "device", "driver", "disk", "memory", "models", "packs", "fallback", "state", "s3", "webhook"),
+    *("autoscaler", "clock", "ports", "limits"),
 ]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from darkroom.worker.engines.client.files import LocalFolders
 from darkroom.worker.engines.command import LOOPBACK, EngineCommand
 from darkroom.worker.engines.fallback.target import NO_PARTNERS, FallbackTarget
+from darkroom.worker.engines.sandbox import Sandbox
 
 BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
 NAME = "fallback"
@@ -19,8 +20,8 @@ NAME = "fallback"
 class FallbackLaunch:
     """Configuration of the fallback: what it is, its flags, and the folders that it shares with our engine.
 
-    `private_directory` is the front's own; the fallback's lists of folders and of nodes lie there. `gpu` is the value
-    of `CUDA_VISIBLE_DEVICES` for it; None: every device. `is_offline`: nothing may leave it.
+    `private_directory` is the front's own; the fallback's list of nodes and its socket lie there. `gpu` is the value
+    of `CUDA_VISIBLE_DEVICES` for it; None: every device. `sandbox` is its own, with `limits` for its processes.
     """
 
     target: FallbackTarget
@@ -32,12 +33,18 @@ class FallbackLaunch:
     is_cpu: bool = False
     has_metadata: bool = True
     takes_failures: bool = False
-    is_offline: bool = False
+    sandbox: Sandbox | None = None
+    limits: tuple[str, ...] = ()
+
+    @property
+    def temp_directory(self) -> Path:
+        """Folder for its temporary files, below which ComfyUI makes `temp`."""
+        return self.folders.temp.parent
 
     @property
     def paths_file(self) -> Path:
         """File with the folders of models."""
-        return self.private_directory / "fallback_model_paths.yaml"
+        return self.temp_directory / "model_paths.yaml"
 
     @property
     def nodes_file(self) -> Path | None:
@@ -47,7 +54,8 @@ class FallbackLaunch:
     @property
     def may_send(self) -> bool:
         """True if its nodes may send data to partners' services."""
-        return not self.is_offline and NO_PARTNERS not in self.target.flags
+        is_offline = self.sandbox is not None and self.sandbox.has_namespaces
+        return not is_offline and NO_PARTNERS not in self.target.flags
 
 
 def fallback_command(launch: FallbackLaunch) -> EngineCommand:
@@ -62,19 +70,24 @@ def fallback_command(launch: FallbackLaunch) -> EngineCommand:
         arguments=(*fallback_flags(launch), *target.flags),
         environment={**launch.environment, **({} if launch.gpu is None else {"CUDA_VISIBLE_DEVICES": launch.gpu})},
         directory=target.directory or launch.private_directory,
-        listen=LOOPBACK,
+        listen="" if launch.sandbox is not None and launch.sandbox.has_namespaces else LOOPBACK,
         name=NAME,
+        socket_directory=launch.private_directory,
         folders=launch.folders,
+        sandbox=launch.sandbox,
     )
 
 
 def fallback_flags(launch: FallbackLaunch) -> list[str]:
     """Return ComfyUI's flags for the worker's folders. The temporary folder is the fallback's own, which it empties."""
     folders = launch.folders
+    user = [] if launch.sandbox is None else ["--user-directory", str(launch.temp_directory / "user")]
     flags = [
+        *launch.limits,
+        *user,
         *("--extra-model-paths-config", str(launch.paths_file)),
         *("--input-directory", str(folders.input), "--output-directory", str(folders.output)),
-        *("--temp-directory", str(folders.temp.parent)),  # ComfyUI adds `temp`
+        *("--temp-directory", str(launch.temp_directory)),  # ComfyUI adds `temp`
         "--disable-auto-launch",
     ]
     flags += [] if launch.has_metadata else ["--disable-metadata"]

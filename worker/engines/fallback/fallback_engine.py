@@ -14,8 +14,8 @@ from darkroom.worker.engines.client.client import EngineClient
 from darkroom.worker.engines.client.presence import HEARTBEAT_SECONDS
 from darkroom.worker.engines.fallback.command import FallbackLaunch, fallback_command
 from darkroom.worker.engines.fallback.device_sharing import DeviceSharing
-from darkroom.worker.engines.fallback.known_nodes import KnownNodes, write_private
-from darkroom.worker.engines.fallback.model_paths import model_paths
+from darkroom.worker.engines.fallback.known_nodes import KnownNodes
+from darkroom.worker.engines.fallback.model_paths import model_paths, write_shared
 from darkroom.worker.engines.fallback.uses import FallbackUses
 from darkroom.worker.engines.heartbeat import HeartbeatLimits
 from darkroom.worker.engines.loss import CrashStreak, Loss, RestartBudget
@@ -182,7 +182,7 @@ class FallbackEngine:
             self._started = await self._watched(self._client(None), None)
         else:
             text = model_paths(await self._find_folders())
-            await asyncio.to_thread(write_private, launch.paths_file, text.encode())
+            await asyncio.to_thread(write_shared, launch.paths_file, text)
             process = EngineProcess(
                 fallback_command(launch),
                 self._lost,

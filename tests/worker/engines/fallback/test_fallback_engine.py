@@ -87,7 +87,7 @@ async def test_it_is_started_by_its_first_job_and_ended_when_idle(tmp_path: Path
         given = json.loads((other.folder / "given.json").read_text())
         assert given["listen"] == "127.0.0.1" and given["lowvram"]
         assert (given["input_directory"], given["output_directory"]) == (f"{tmp_path}/input", f"{tmp_path}/output")
-        paths = json.loads((tmp_path / "private" / "fallback_model_paths.yaml").read_text())
+        paths = json.loads((tmp_path / "temp" / "model_paths.yaml").read_text())
         assert paths["darkroom"] == {"is_default": True, "checkpoints": "/models/checkpoints"}
         await other.until(lambda: other.engine.report() is None)
         await other.until(lambda: not other.is_running())

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from darkroom.worker.engines.client.files import LocalFolders
 from darkroom.worker.engines.fallback.command import BOOTSTRAP, FallbackLaunch, fallback_command
+from darkroom.worker.engines.fallback.sandbox import fallback_sandbox
 from darkroom.worker.engines.fallback.target import read_target
+from darkroom.worker.engines.sandbox import Sandbox, SandboxPaths
 from darkroom.worker.errors import SettingsInvalid
 from tests.worker.engines.fallback.stand_in import install
 
@@ -70,7 +73,7 @@ def test_the_command_gives_comfyui_the_workers_folders_and_device(tmp_path: Path
     assert made.program == (str(folder / ".venv/bin/python"), str(BOOTSTRAP), str(folder / "main.py"))
     pairs = dict(zip(made.arguments[0:8:2], made.arguments[1:8:2], strict=True))
     assert pairs == {
-        "--extra-model-paths-config": f"{tmp_path}/private/fallback_model_paths.yaml",
+        "--extra-model-paths-config": f"{tmp_path}/temp/fallback/model_paths.yaml",
         "--input-directory": f"{tmp_path}/input",
         "--output-directory": f"{tmp_path}/output",
         "--temp-directory": f"{tmp_path}/temp/fallback",
@@ -83,4 +86,22 @@ def test_flags_or_a_sandbox_without_a_network_keep_partners_out(tmp_path: Path) 
     folder = install(tmp_path / "ComfyUI")
     assert launch_of(str(folder), tmp_path).may_send
     assert not launch_of(f"{folder} --disable-api-nodes", tmp_path).may_send
-    assert not launch_of(str(folder), tmp_path, is_offline=True).may_send
+    sandbox = Sandbox("bwrap", None, SandboxPaths(tmp_path, tmp_path, tmp_path, (), ()))
+    assert not launch_of(str(folder), tmp_path, sandbox=sandbox).may_send
+    assert launch_of(str(folder), tmp_path, sandbox=replace(sandbox, level="user")).may_send
+
+
+def test_a_sandboxed_one_reads_its_own_folders_and_has_a_socket_in_place_of_a_port(tmp_path: Path) -> None:
+    folder, output, temp = install(tmp_path / "ComfyUI"), tmp_path / "output", tmp_path / "temp" / "fallback"
+    own = Sandbox("bwrap", None, SandboxPaths(tmp_path, tmp_path, tmp_path / "input", (tmp_path / "models",), (temp,)))
+    launch = launch_of(f"{folder} --base-directory {tmp_path}/packs", tmp_path)
+    sandbox = fallback_sandbox(own, launch.target, output, temp)
+    read = sandbox.places.readable
+    assert {tmp_path / "models", folder, folder / ".venv", tmp_path / "packs"} <= {*read}
+    assert Path(sys.executable).resolve().parent.parent in read or sys.prefix.startswith("/usr")
+    assert sandbox.places.writable == (output, temp)
+    made = fallback_command(replace(launch, sandbox=sandbox, limits=("--limit-processes", "9")))
+    assert made.listen == "" and made.sandbox == sandbox and made.socket_directory == launch.private_directory
+    assert made.arguments[:4] == ("--limit-processes", "9", "--user-directory", f"{temp}/user")
+    with pytest.raises(SettingsInvalid, match="cannot be sandboxed"):
+        fallback_sandbox(own, read_target("sh -c true"), output, temp)
