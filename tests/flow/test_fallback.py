@@ -144,7 +144,7 @@ def test_a_job_survives_the_end_of_the_fallback_and_of_the_worker(tmp_path: Path
         os.kill(pid, signal.SIGKILL)
         assert ended(worker, "job")["status"] == "completed"
         assert sum(worker.get("/health").json()["fallback"]["engine"]["restarts"].values()) == 1
-        submit(worker, "other", inverted(8))
+        submit(worker, "other", inverted(9))  # not the same, which ComfyUI would have in its cache
         until(lambda: is_computing(worker, "other"))
         pid = worker.get("/health").json()["fallback"]["engine"]["pid"]
         worker.process.kill()

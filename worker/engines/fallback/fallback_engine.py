@@ -247,7 +247,8 @@ class FallbackEngine:
     def _begin_idle(self) -> None:
         self._cancel_idle()
         if self._num_users == 0 and self._started is not None and self._started.process is not None:
-            self._idle = asyncio.get_running_loop().call_later(self.launch.idle_seconds, self._end_idle)
+            loop, no_job = asyncio.get_running_loop(), contextvars.Context()
+            self._idle = loop.call_later(self.launch.idle_seconds, self._end_idle, context=no_job)
 
     def _cancel_idle(self) -> None:
         if self._idle is not None:
