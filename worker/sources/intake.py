@@ -131,6 +131,10 @@ class Intake:
                 await self._connection.pause(error)
                 continue
             self._connection.reached()
+            if self._is_stopping:  # they came at the last moment
+                for delivery in deliveries:
+                    await self._hand_back(_Held(delivery.job_id, delivery.receipt))
+                return
             for delivery in deliveries:
                 self._hold(_Held(delivery.job_id, delivery.receipt), delivery)
 

@@ -1,4 +1,9 @@
-"""Lua scripts of the Redis broker: each is one atomic step on a stream and the keys beside it."""
+"""Lua scripts of the Redis broker: each is one atomic step on streams and the keys beside them.
+
+Entries of model streams are announced by an entry in the stream `wake`, since idle workers block on that one and on
+the streams of all models alone. A model stream goes with its last entry. `waiting` has each stream with jobs that
+nobody has taken, by the time of the oldest; `given-back` those with jobs that a worker has given back.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,122 @@ from typing import Final
 
 PUT: Final = """
 if not redis.call('SET', KEYS[2], '1', 'NX', 'EX', ARGV[4]) then return 0 end
-redis.call('XADD', KEYS[1], '*', 'id', ARGV[1], 'body', ARGV[2], 'owner', ARGV[3], 'asked', ARGV[5])
+if ARGV[7] == '1' and redis.call('EXISTS', KEYS[1]) == 0 then
+  redis.call('XGROUP', 'CREATE', KEYS[1], ARGV[8], '0', 'MKSTREAM')
+  redis.call('SADD', KEYS[3], ARGV[6])
+end
+local entry = redis.call('XADD', KEYS[1], '*', 'id', ARGV[1], 'body', ARGV[2], 'owner', ARGV[3], 'asked', ARGV[5])
+if ARGV[7] == '1' then
+  redis.call('ZADD', KEYS[4], 'NX', string.match(entry, '%d+'), ARGV[6])
+  redis.call('XADD', KEYS[5], 'MAXLEN', '~', '1000', '*', 'stream', ARGV[6])
+end
 return 1
 """
-"""Add a job unless its id is known. Keys: stream, marker of the id. Arguments: id, body, owner, marker's
-seconds, the caller's id."""
+"""Add a job unless its id is known. Keys: stream, marker of the id, names of model streams, `waiting`, `wake`.
+Arguments: id, body, owner, marker's seconds, the caller's id, the stream's name, '1' for a model's, group."""
+
+TAKE: Final = """
+local group, consumer, most, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local prefix = ARGV[6]
+local found = {}
+
+local function key(suffix) return prefix .. ':' .. suffix end
+
+local function made(suffix)
+  redis.pcall('XGROUP', 'CREATE', key(suffix), group, '0', 'MKSTREAM')
+end
+
+local function add(suffix, entry, count) found[#found + 1] = {suffix, entry[1], count, entry[2]} end
+
+local function note(suffix, after)
+  local next = redis.call('XRANGE', key(suffix), '(' .. after, '+', 'COUNT', 1)[1]
+  if next then redis.call('ZADD', KEYS[2], string.match(next[1], '%d+'), suffix)
+  else redis.call('ZREM', KEYS[2], suffix) end
+end
+
+local function claim(suffix)
+  if #found >= most then return end
+  local reply = redis.pcall('XAUTOCLAIM', key(suffix), group, consumer, lease_ms, '0', 'COUNT', most - #found)
+  if reply.err then return end
+  for _, entry in ipairs(reply[2]) do
+    if entry and entry[2] then
+      local pending = redis.call('XPENDING', key(suffix), group, entry[1], entry[1], 1)[1]
+      add(suffix, entry, pending and pending[4] or 1)
+    end
+  end
+end
+
+local function tend(suffix)
+  if string.find(suffix, ':model:', 1, true) and redis.call('XLEN', key(suffix)) == 0 then
+    redis.call('DEL', key(suffix))
+    redis.call('SREM', KEYS[3], suffix)
+    redis.call('ZREM', KEYS[2], suffix)
+    return
+  end
+  local groups = redis.pcall('XINFO', 'GROUPS', key(suffix))
+  local last = nil
+  if not groups.err then
+    for _, fields in ipairs(groups) do
+      local info = {}
+      for i = 1, #fields, 2 do info[fields[i]] = fields[i + 1] end
+      if info['name'] == group then last = info['last-delivered-id'] end
+    end
+  end
+  if not last then made(suffix) end
+  note(suffix, last or '0-0')
+  claim(suffix)
+end
+
+local function take(suffix)
+  local want = most - #found
+  if want <= 0 then return end
+  local function read()
+    return redis.pcall('XREADGROUP', 'GROUP', group, consumer, 'COUNT', want, 'STREAMS', key(suffix), '>')
+  end
+  local reply = read()
+  if reply and reply.err then
+    local is_gone = redis.call('EXISTS', key(suffix)) == 0
+    if is_gone and string.find(suffix, ':model:', 1, true) then
+      redis.call('ZREM', KEYS[2], suffix)  -- with its last job, since the order was made
+      return
+    end
+    made(suffix)
+    reply = read()
+  end
+  local entries = reply and not reply.err and reply[1] and reply[1][2] or {}
+  for _, entry in ipairs(entries) do
+    if entry[2] then add(suffix, entry, 1) end
+  end
+  if string.find(suffix, ':model:', 1, true) then
+    if #entries < want then redis.call('ZREM', KEYS[2], suffix) else note(suffix, entries[#entries][1]) end
+  end
+end
+
+local function tend_all()
+  for i = 7, #ARGV do
+    if not string.find(ARGV[i], ':model:', 1, true) then tend(ARGV[i]) end
+  end
+  for _, suffix in ipairs(redis.call('SMEMBERS', KEYS[3])) do
+    if string.find(suffix, '^jobs:[a-z]+:model:.') then tend(suffix) end
+  end
+end
+
+for _, suffix in ipairs(redis.call('SMEMBERS', KEYS[5])) do
+  claim(suffix)
+  if #found < most then redis.call('SREM', KEYS[5], suffix) end  -- it has no other
+end
+if redis.call('SET', KEYS[1], consumer, 'NX', 'PX', ARGV[5]) then tend_all() end
+for i = 7, #ARGV do take(ARGV[i]) end
+if #found == 0 and redis.call('ZCARD', KEYS[2]) == 0 and redis.call('XLEN', KEYS[4]) > 0 then
+  tend_all()
+  if #found == 0 then redis.call('XTRIM', KEYS[4], 'MAXLEN', 0) end
+end
+return found
+"""
+"""Take jobs from streams in their order. One worker of all, each time a while has passed, also takes over expired
+leases, notes what was added by hand, and removes model streams without entries. Returns name, entry, deliveries and
+fields of each. Keys: the turn of that worker, `waiting`, names of model streams, `wake`, `given-back`. Arguments:
+group, consumer, most jobs, lease in milliseconds, milliseconds of that turn, prefix, names of streams."""
 
 RENEW: Final = """
 local ours = {}
@@ -28,23 +144,33 @@ return ours
 """Reset the idle time of entries that the consumer still holds, and return them, with those that have no result and
 that nobody holds: Redis has lost them. Keys: stream, the entries' results. Arguments: group, consumer, entries."""
 
-FINISH: Final = """
-redis.call('SET', KEYS[2], ARGV[3], 'NX', 'EX', ARGV[4])
-redis.pcall('XACK', KEYS[1], ARGV[1], ARGV[2])
-redis.call('XDEL', KEYS[1], ARGV[2])
-return 1
+REMOVE: Final = """
+local function remove(group, entry, suffix)
+  redis.pcall('XACK', KEYS[1], group, entry)
+  redis.call('XDEL', KEYS[1], entry)
+  if string.find(suffix, ':model:', 1, true) and redis.call('XLEN', KEYS[1]) == 0 then
+    redis.call('DEL', KEYS[1])
+    redis.call('SREM', KEYS[3], suffix)
+    redis.call('ZREM', KEYS[4], suffix)
+  end
+end
 """
-"""Store a result unless there is one, and remove the entry. Keys: stream, result. Arguments: group, entry, result,
-result's seconds."""
 
-BURY: Final = """
-redis.call('XADD', KEYS[3], 'MAXLEN', '~', '10000', '*', 'id', ARGV[5], 'reason', ARGV[6], 'body', ARGV[7])
+FINISH: Final = f"""{REMOVE}
 redis.call('SET', KEYS[2], ARGV[3], 'NX', 'EX', ARGV[4])
-redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
-redis.call('XDEL', KEYS[1], ARGV[2])
+remove(ARGV[1], ARGV[2], ARGV[5])
 return 1
 """
-"""Like FINISH, with a dead letter. Keys: stream, result, dead letters. More arguments: id, reason, body."""
+"""Store a result unless there is one, and remove the entry. Keys: stream, result, names of model streams, `waiting`.
+Arguments: group, entry, result, result's seconds, the stream's name."""
+
+BURY: Final = f"""{REMOVE}
+redis.call('XADD', KEYS[5], 'MAXLEN', '~', '10000', '*', 'id', ARGV[6], 'reason', ARGV[7], 'body', ARGV[8])
+redis.call('SET', KEYS[2], ARGV[3], 'NX', 'EX', ARGV[4])
+remove(ARGV[1], ARGV[2], ARGV[5])
+return 1
+"""
+"""Like FINISH, with a dead letter. Further key: dead letters. Further arguments: id, reason, body."""
 
 GIVE_BACK: Final = """
 local pending = redis.pcall('XPENDING', KEYS[1], ARGV[1], ARGV[3], ARGV[3], 1)
@@ -52,10 +178,12 @@ if pending.err or not pending[1] then return redis.call('EXISTS', KEYS[2]) end
 if pending[1][2] ~= ARGV[2] then return 1 end
 local count = math.max(0, pending[1][4] - 1)
 redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, ARGV[3], 'IDLE', ARGV[4], 'RETRYCOUNT', count, 'JUSTID')
+redis.call('SADD', KEYS[4], ARGV[5])
+redis.call('XADD', KEYS[3], 'MAXLEN', '~', '1000', '*', 'stream', ARGV[5])
 return 1
 """
-"""Make an entry claimable at once, without counting its delivery. Returns 0 if Redis has lost it. Keys: stream, result.
-Arguments: group, consumer, entry, idle milliseconds."""
+"""Make an entry claimable at once, without counting its delivery. Returns 0 if Redis has lost it. Keys: stream, result,
+`wake`, `given-back`. Arguments: group, consumer, entry, idle milliseconds, the stream's name."""
 
 SIZES: Final = """
 local sizes = {}

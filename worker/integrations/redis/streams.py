@@ -1,7 +1,8 @@
 """Jobs from Redis Streams: a consumer group per stream, idle time as the lease, results and events in keys beside.
 
 Keys, below the prefix: `jobs:high|normal|low` and `jobs:normal:model:NAME` are streams with the fields `id`, `body` and
-`owner`; `streams` is the set of the latter's names; `result:ID`, `events:ID`, `cancel:ID`, `dead`; `news` is a stream
+`owner`; `streams` is the set of the latter's names, `waiting` has the streams with jobs that nobody has taken, `wake`
+has an entry for each idle worker that is to look; `result:ID`, `events:ID`, `cancel:ID`, `dead`; `news` is a stream
 of the events of all jobs, which each gateway reads on one connection; of the fleet
 `workers`, `worker:NAME`, `last-worker` and `nodes:DIGEST`.
 Redis 6.2 or later (XAUTOCLAIM).
@@ -10,10 +11,8 @@ Redis 6.2 or later (XAUTOCLAIM).
 from __future__ import annotations
 
 import contextlib
-import json
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,14 +21,21 @@ from redis.exceptions import RedisError, ResponseError
 
 from darkroom.worker.guard.network_errors import cause_of
 from darkroom.worker.integrations.redis import scripts as redis_scripts
+from darkroom.worker.integrations.redis.entries import Receipt, fields_of, is_without_group, listed, text_of
 from darkroom.worker.settings.broker import BrokerConfig
 from darkroom.worker.sources.broker import FLEET_SECONDS, BrokerUnreachable, Delivery, News
 from darkroom.worker.sources.fleet_entries import marked_last
 from darkroom.worker.sources.stream_order import PRIORITIES, JobStream, in_order, priority_name
 
 GROUP = "workers"
-WAIT_MILLISECONDS = 1000
-SOCKET_SECONDS = 10.0
+WAIT_SECONDS = 10.0
+"""Seconds between two looks of an idle worker, shorter with short leases."""
+
+LEAST_WAIT_SECONDS = 0.3
+TURN_SECONDS = 3.0
+"""Seconds for which one worker has looked for expired leases for all of them."""
+
+SOCKET_SECONDS = 15.0  # longer than a blocking read
 MAX_EVENTS = 200
 MAX_NEWS = 10_000
 MAX_NEWS_AT_ONCE = 1000
@@ -57,6 +63,7 @@ class RedisBroker:
         self._redis: redis.Redis = redis.Redis.from_pool(pool)
         self._consumer = ""
         self._groups: set[JobStream] = set()
+        self._server_ahead_ms = 0  # against the clock of this machine
 
     async def connect(self, consumer: str) -> None:
         self._consumer = consumer
@@ -68,23 +75,13 @@ class RedisBroker:
 
     async def receive(self, most: int, models: Sequence[str]) -> list[Delivery]:
         with self._translated():
-            streams = await self._ordered_streams(models)
-            found: list[Delivery] = []
-            for stream in streams:
-                if len(found) < most:
-                    found += await self._expired(stream, most - len(found))
-            for stream in streams:
-                if len(found) < most:
-                    found += await self._new(stream, most - len(found))
-            if not found:
-                await self._wait(streams)
-            return found
+            return await self._taken(most, models) or await self._awaited(most, models)
 
     async def renew(self, receipts: Collection[str]) -> set[str]:
         ours: set[str] = set()
-        by_stream: dict[tuple[str, str], dict[str, _Receipt]] = {}
+        by_stream: dict[tuple[str, str], dict[str, Receipt]] = {}
         for text in receipts:
-            receipt = _Receipt.of(text)
+            receipt = Receipt.of(text)
             by_stream.setdefault((receipt.suffix, receipt.consumer), {})[receipt.entry] = receipt
         with self._translated():
             for (suffix, consumer), entries in by_stream.items():
@@ -94,25 +91,25 @@ class RedisBroker:
         return ours
 
     async def finish(self, job_id: str, receipt: str, result: bytes) -> None:
-        held = _Receipt.of(receipt)
+        held = Receipt.of(receipt)
         with self._translated():
-            keys = [held.suffix, f"result:{job_id}"]
-            await self._run(redis_scripts.FINISH, keys, GROUP, held.entry, result, self._result_seconds)
+            keys = [held.suffix, f"result:{job_id}", "streams", "waiting"]
+            await self._run(redis_scripts.FINISH, keys, GROUP, held.entry, result, self._result_seconds, held.suffix)
 
     async def bury(self, delivery: Delivery, reason: str, result: bytes) -> None:
-        held = _Receipt.of(delivery.receipt)
-        keys = [held.suffix, f"result:{delivery.job_id}", "dead"]
+        held = Receipt.of(delivery.receipt)
+        keys = [held.suffix, f"result:{delivery.job_id}", "streams", "waiting", "dead"]
         with self._translated():
             await self._run(
-                redis_scripts.BURY, keys, GROUP, held.entry, result, self._result_seconds,
+                redis_scripts.BURY, keys, GROUP, held.entry, result, self._result_seconds, held.suffix,
                 delivery.job_id, reason, delivery.body,
             )  # fmt: skip
 
     async def give_back(self, receipt: str) -> bool:
-        held = _Receipt.of(receipt)
-        keys = [held.suffix, f"result:{held.job_id}"]
+        held = Receipt.of(receipt)
+        keys = [held.suffix, f"result:{held.job_id}", "wake", "given-back"]
         with self._translated():
-            arguments = GROUP, held.consumer, held.entry, FOREVER_IDLE_MILLISECONDS
+            arguments = GROUP, held.consumer, held.entry, FOREVER_IDLE_MILLISECONDS, held.suffix
             return bool(await self._run(redis_scripts.GIVE_BACK, keys, *arguments))
 
     async def cancelled(self, job_ids: Collection[str]) -> set[str]:
@@ -153,12 +150,11 @@ class RedisBroker:
         """Queue a job. Returns False for an id that is known already: nothing is queued then."""
         stream = JobStream(priority_name(priority), model)
         with self._translated():
-            if stream not in self._groups:  # an autoscaler reads the group, also before the first worker
+            if not model and stream not in self._groups:  # an autoscaler reads the group, also before the first worker
                 await self._add_groups([stream])
-            if model:
-                await self._redis.sadd(self._key("streams"), stream.suffix)
-            keys = [stream.suffix, f"known:{job_id}"]
-            return bool(await self._run(redis_scripts.PUT, keys, job_id, body, owner, self._result_seconds, asked_id))
+            keys = [stream.suffix, f"known:{job_id}", "streams", "waiting", "wake"]
+            values = job_id, body, owner, self._result_seconds, asked_id, stream.suffix, int(bool(model)), GROUP
+            return bool(await self._run(redis_scripts.PUT, keys, *values))
 
     async def cancel(self, job_id: str) -> None:
         """Request the cancellation of a job, wherever it is."""
@@ -215,8 +211,8 @@ class RedisBroker:
             block = max(1, round(wait_seconds * 1000))  # 0 would wait for ever
             found: Any = await self._redis.xread({key: after}, count=MAX_NEWS_AT_ONCE, block=block)
         return [
-            News(entry.decode(), _text(fields, b"id"), fields.get(b"event", b""))
-            for _, entries in _listed(found)
+            News(entry.decode(), text_of(fields, b"id"), fields.get(b"event", b""))
+            for _, entries in listed(found)
             for entry, fields in entries
         ]
 
@@ -247,81 +243,87 @@ class RedisBroker:
         found = [JobStream.of(name.decode(errors="replace")) for name in names]
         return [*(JobStream(priority) for priority in PRIORITIES), *(stream for stream in found if stream is not None)]
 
-    async def _ordered_streams(self, models: Sequence[str]) -> list[JobStream]:
-        streams = await self._streams()
-        await self._add_groups(stream for stream in streams if stream not in self._groups)
-        if len(streams) == len(PRIORITIES):
-            return streams
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for stream in streams:
-                pipe.xinfo_groups(self._key(stream.suffix))
-            groups = await pipe.execute(raise_on_error=False)
-            for stream, known in zip(streams, groups, strict=True):
-                last = next((group["last-delivered-id"] for group in _listed(known)), b"0-0")
-                pipe.xrange(self._key(stream.suffix), f"({last.decode()}", "+", count=1)
-            oldest = await pipe.execute(raise_on_error=False)
-        now = time.time()
-        waited = {
-            stream: now - int(entries[0][0].partition(b"-")[0]) / 1000
-            for stream, entries in zip(streams, oldest, strict=True)
-            if _listed(entries)
-        }
-        return in_order(streams, models, waited)
+    async def _taken(self, most: int, models: Sequence[str]) -> list[Delivery]:
+        """Take jobs that are there."""
+        waited = await self._waited_seconds()
+        streams = in_order({*(JobStream(priority) for priority in PRIORITIES), *waited}, models, waited)
+        names = [stream.suffix for stream in streams]
+        lease_ms = round(self._config.lease_seconds * 1000)
+        turn_ms = round(min(TURN_SECONDS, self._config.lease_seconds / 3) * 1000)
+        found: Any = await self._run(
+            redis_scripts.TAKE, ["turn", "waiting", "streams", "wake", "given-back"],
+            GROUP, self._consumer, most, lease_ms, turn_ms, self._config.prefix, *names,
+        )  # fmt: skip
+        return [
+            self._delivery(suffix.decode(errors="replace"), entry, fields_of(pairs), count)
+            for suffix, entry, count, pairs in found
+        ]
 
-    async def _add_groups(self, streams: Any) -> None:
-        for stream in streams:
+    async def _waited_seconds(self) -> dict[JobStream, float]:
+        """Return the time that the oldest job of each stream has waited, and note how far the server's clock is off."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.zrange(self._key("waiting"), 0, -1, withscores=True)
+            pipe.time()
+            waiting, (seconds, microseconds) = await pipe.execute()
+        server_ms = seconds * 1000 + microseconds // 1000
+        self._server_ahead_ms = server_ms - round(time.time() * 1000)
+        found = {JobStream.of(name.decode(errors="replace")): score for name, score in waiting}
+        return {stream: (server_ms - score) / 1000 for stream, score in found.items() if stream is not None}
+
+    async def _awaited(self, most: int, models: Sequence[str]) -> list[Delivery]:
+        """Wait for a job of the streams of all models, or until another stream has one for this worker."""
+        names = [*(JobStream(priority).suffix for priority in PRIORITIES), "wake"]
+        block = round(min(WAIT_SECONDS, max(LEAST_WAIT_SECONDS, self._config.lease_seconds / 3)) * 1000)
+        try:
+            streams = {self._key(name): ">" for name in names}
+            found: Any = await self._redis.xreadgroup(GROUP, self._consumer, streams, count=1, block=block)
+        except ResponseError as error:
+            if not is_without_group(error):
+                raise
+            await self._add_groups(JobStream(priority) for priority in PRIORITIES)  # the broker has lost its data
+            return []
+        deliveries = []
+        is_woken = False
+        for key, entries in listed(found):
+            suffix = key.decode(errors="replace").removeprefix(f"{self._config.prefix}:")
+            for entry, fields in entries:
+                if suffix != "wake":
+                    deliveries.append(self._delivery(suffix, entry, fields or {}, 1))
+                    continue
+                await self._forget_wake(entry)
+                is_woken = True
+        for delivery in deliveries[most:]:  # of several streams at once
+            await self.give_back(delivery.receipt)
+        if is_woken and len(deliveries) < most:
+            deliveries += await self._taken(most - len(deliveries), models)
+        return deliveries[:most]
+
+    async def _forget_wake(self, entry: bytes) -> None:
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.xack(self._key("wake"), GROUP, entry)
+            pipe.xdel(self._key("wake"), entry)
+            await pipe.execute()
+
+    def _delivery(self, suffix: str, entry: bytes, fields: Mapping[bytes, bytes], num_deliveries: int) -> Delivery:
+        """Return the delivery of a stream's entry, whose id has the server's time of its arrival."""
+        job_id = text_of(fields, b"id") or entry.decode()
+        receipt = Receipt(suffix, entry.decode(), self._consumer, job_id)
+        queued_ms = int(entry.partition(b"-")[0]) - self._server_ahead_ms
+        return Delivery(
+            job_id, fields.get(b"body", b""), receipt.text, num_deliveries, text_of(fields, b"owner"), queued_ms,
+            text_of(fields, b"asked"),
+        )  # fmt: skip
+
+    async def _add_groups(self, streams: Iterable[JobStream]) -> None:
+        """Make the groups of streams, and that of the stream by which workers are woken."""
+        found = list(streams)
+        for name in (*(stream.suffix for stream in found), "wake"):
             try:
-                await self._redis.xgroup_create(self._key(stream.suffix), GROUP, id="0", mkstream=True)
+                await self._redis.xgroup_create(self._key(name), GROUP, id="0", mkstream=True)
             except ResponseError as error:
                 if not str(error).startswith("BUSYGROUP"):
                     raise
-            self._groups.add(stream)
-
-    async def _expired(self, stream: JobStream, most: int) -> list[Delivery]:
-        """Take over jobs whose leases have run out."""
-        key, idle = self._key(stream.suffix), round(self._config.lease_seconds * 1000)
-        try:
-            claimed = await self._redis.xautoclaim(key, GROUP, self._consumer, idle, count=most)
-        except ResponseError as error:
-            if not _is_without_group(error):
-                raise
-            self._groups.discard(stream)  # the broker has lost its data: the next call makes it anew
-            return []
-        found = []
-        for entry, fields in claimed[1]:
-            pending: Any = await self._redis.xpending_range(key, GROUP, entry, entry, 1)
-            found += await self._deliveries(stream, [(entry, fields)], pending[0]["times_delivered"] if pending else 1)
-        return found
-
-    async def _new(self, stream: JobStream, most: int) -> list[Delivery]:
-        key = self._key(stream.suffix)
-        try:
-            found: Any = await self._redis.xreadgroup(GROUP, self._consumer, {key: ">"}, count=most)
-        except ResponseError as error:
-            if not _is_without_group(error):
-                raise
-            self._groups.discard(stream)
-            return []
-        return [one for _, entries in _listed(found) for one in await self._deliveries(stream, entries, 1)]
-
-    async def _deliveries(self, stream: JobStream, entries: Any, num_deliveries: int) -> list[Delivery]:
-        """Return the deliveries of a stream's entries, whose ids have the server's time of their arrival."""
-        found = []
-        seconds, microseconds = await self._redis.time()
-        server_ahead_ms = seconds * 1000 + microseconds // 1000 - round(time.time() * 1000)
-        for entry, fields in entries:
-            if fields is not None:
-                job_id = _text(fields, b"id") or entry.decode()
-                receipt = _Receipt(stream.suffix, entry.decode(), self._consumer, job_id)
-                body, owner = fields.get(b"body", b""), _text(fields, b"owner")
-                queued_ms = int(entry.partition(b"-")[0]) - server_ahead_ms
-                asked_id = _text(fields, b"asked")
-                found.append(Delivery(job_id, body, receipt.text, num_deliveries, owner, queued_ms, asked_id))
-        return found
-
-    async def _wait(self, streams: Sequence[JobStream]) -> None:
-        """Wait until something is added to a stream, or for `WAIT_MILLISECONDS`."""
-        await self._redis.xread({self._key(stream.suffix): "$" for stream in streams}, count=1, block=WAIT_MILLISECONDS)
+        self._groups.update(found)
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -330,36 +332,3 @@ class RedisBroker:
         except (RedisError, OSError) as error:
             reason = str(error) if isinstance(error, ResponseError) else cause_of(error)
             raise BrokerUnreachable(f"{self.name}: {reason}") from None
-
-
-@dataclass(frozen=True, slots=True)
-class _Receipt:
-    """An entry of a stream, the consumer that holds it, and the id of its job."""
-
-    suffix: str
-    entry: str
-    consumer: str
-    job_id: str
-
-    @property
-    def text(self) -> str:
-        return json.dumps([self.suffix, self.entry, self.consumer, self.job_id])
-
-    @staticmethod
-    def of(text: str) -> _Receipt:
-        return _Receipt(*json.loads(text))
-
-
-def _text(fields: Mapping[bytes, bytes], name: bytes) -> str:
-    return fields.get(name, b"").decode(errors="replace")
-
-
-def _listed(found: Any) -> list[Any]:
-    """Return the items of a reply: a list, or pairs of a mapping as newer protocols have them; none for an error."""
-    if isinstance(found, Mapping):
-        return [(name, entries[0] if len(entries) == 1 else entries) for name, entries in found.items()]
-    return found if isinstance(found, list) else []
-
-
-def _is_without_group(error: ResponseError) -> bool:
-    return "NOGROUP" in str(error) or "no such key" in str(error)
