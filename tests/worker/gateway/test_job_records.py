@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from darkroom.worker.errors import LimitReached
-from darkroom.worker.gateway.job_records import JobRecords, ended_job
+from darkroom.worker.gateway.job_records import LIVE, JobRecords, ended_job
 from darkroom.worker.storage.job import Job, JobRequest, JobState, JobTimes
 from darkroom.worker.storage.job_list import JobFilter
 from darkroom.worker.storage.job_partitions import DAY_MS, day_of, make_days
@@ -70,6 +70,28 @@ async def test_results_over_their_time_go_in_batches_from_all_replicas_at_once(
         gone = await asyncio.gather(*(records.forget_finished_before(begun_ms + 10) for records in replicas))
         assert sum(gone) == 10
         assert [await replicas[1].find(f"job-{number}") is not None for number in (9, 10, 11)] == [False, True, True]
+
+
+async def test_the_number_of_live_jobs_is_counted_through_everything_that_happens_to_them(
+    postgres: PostgresServer,
+) -> None:
+    async with two_replicas(postgres) as replicas:
+        first, second = replicas
+        jobs = [a_job(f"job-{number}") for number in range(30)]
+        await asyncio.gather(*(replicas[number % 2].insert(job) for number, job in enumerate(jobs)))
+        assert not await second.insert(a_job("job-0"))
+        assert await first.num_live() == await second.num_live() == 30
+        await asyncio.gather(*(second.sent(job) for job in jobs[:10]))
+        assert [job.id for job in await first.unsent(2**60, 50)] == [job.id for job in jobs[10:]]
+        ends = [(records, job) for job in jobs[:12] for records in replicas]  # both at once store the end of each
+        await asyncio.gather(*(records.end(job, {"status": "completed"}) for records, job in ends))
+        assert await first.num_live() == 18
+        await second.delete(jobs[0])
+        await second.delete(jobs[29])
+        assert await first.num_live() == 17
+        with first._engine.connect() as connection:
+            counted = connection.execute(sa.select(sa.func.count()).where(LIVE)).scalar()
+        assert counted == 17
 
 
 def test_the_split_of_a_workers_result_is_kept() -> None:

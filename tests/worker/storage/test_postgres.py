@@ -61,7 +61,7 @@ async def test_a_new_database_gets_its_schema_and_tables(tmp_path: Path, postgre
     with psycopg.connect(postgres.url(empty)) as connection:
         found = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'darkroom'").fetchall()
     names = {name for (name,) in found if not name.startswith("jobs_2")}  # else that of a day
-    others = {"request_rates", "alembic_version", "assets", "facts", "webhooks", "workflows"}
+    others = {"request_rates", "live_counts", "alembic_version", "assets", "facts", "webhooks", "workflows"}
     assert names == {"jobs", "job_index", "jobs_default"} | others
 
 
