@@ -10,18 +10,18 @@ import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from darkroom.worker.api import health
 from darkroom.worker.app.serve_gateway import GOODBYE_SECONDS
 from darkroom.worker.engines.pool import PROMPTS_PER_ENGINE
-from darkroom.worker.integrations.redis.streams import GROUP
+from darkroom.worker.gateway import probes
+from darkroom.worker.gateway.scale import Work
 from darkroom.worker.models.manifest import built_in_manifest
-from darkroom.worker.settings.broker import BrokerConfig
 from darkroom.worker.settings.environment import load_settings
 from darkroom.worker.settings.variable_names import known_names
-from darkroom.worker.sources.stream_order import PRIORITIES, JobStream
 from tests.deploy.recipes import (
     DEPLOY,
     all_values,
@@ -158,17 +158,17 @@ def test_kustomize_builds_every_overlay() -> None:
         assert images and all(image.startswith(("registry.example.com/", "redis:", "postgres:")) for image in images)
 
 
-def test_autoscaler_of_the_fleet_reads_the_streams_of_workers() -> None:
+def test_autoscaler_of_the_fleet_reads_the_work_at_the_gateways() -> None:
     documents = yaml_documents(DEPLOY / "kubernetes" / "components" / "fleet" / "scaled_object.yaml")
-    triggers = [trigger["metadata"] for trigger in documents[0]["spec"]["triggers"]]
-    prefix = BrokerConfig().prefix
-    streams = {f"{prefix}:{JobStream(priority).suffix}" for priority in PRIORITIES}
-    for count in ("lagCount", "pendingEntriesCount"):
-        assert {trigger["stream"] for trigger in triggers if count in trigger} == streams
-    assert {trigger["consumerGroup"] for trigger in triggers} == {GROUP}
-    assert {int(trigger["pendingEntriesCount"]) for trigger in triggers if "pendingEntriesCount" in trigger} == {
-        PROMPTS_PER_ENGINE
-    }
+    (trigger,) = documents[0]["spec"]["triggers"]
+    url = urlsplit(trigger["metadata"]["url"])
+    services = yaml_documents(DEPLOY / "kubernetes" / "components" / "fleet" / "gateway.yaml")
+    (service,) = [document for document in services if document["kind"] == "Service"]
+    assert (url.hostname or "").partition(".")[0] == service["metadata"]["name"]
+    assert (url.port or 80) == service["spec"]["ports"][0]["port"]
+    assert url.path in {getattr(route, "path", "") for route in probes.router.routes}
+    assert trigger["metadata"]["valueLocation"] in Work.model_fields
+    assert int(trigger["metadata"]["targetValue"]) == PROMPTS_PER_ENGINE
 
 
 def test_a_fleet_has_the_versions_and_secrets_that_its_parts_name() -> None:

@@ -153,6 +153,13 @@ class JobRecords:
         query = sa.select(sa.func.coalesce(sa.func.sum(LIVE_COUNTS.c.num), 0))
         return await self._run(lambda connection: int(connection.execute(query).scalar() or 0), self._probe_threads)
 
+    async def num_unsent(self) -> int:
+        """Return the number of jobs that are not at the broker."""
+        query = sa.select(sa.func.count()).where(LIVE, JOB_INDEX.c.stage == Stage.QUEUED.value)
+        return await self._run(
+            lambda connection: int(connection.execute(query).scalar() or 0), self._probe_threads
+        )  # fmt: skip
+
     async def unsent(self, before_ms: int, limit: int) -> list[Job]:
         """Return the oldest jobs stored before a time and not yet sent to the broker, without their bodies."""
         is_unsent = sa.and_(LIVE, JOB_INDEX.c.stage == Stage.QUEUED.value, JOB_INDEX.c.queued_ms < before_ms)

@@ -12,6 +12,7 @@ from darkroom.worker.api.replies.health import Readiness
 from darkroom.worker.api.replies.worker import ModifierEntry
 from darkroom.worker.api.results import check_operator
 from darkroom.worker.gateway.routes import services_of
+from darkroom.worker.gateway.scale import Work, read_work
 
 router = APIRouter(tags=["worker"])
 
@@ -26,6 +27,18 @@ async def metrics(request: Request) -> Response:
     if not services.requests.metrics_are_open:
         check_operator(request)
     return Response(await services.metrics.text(services.gateway), media_type="text/plain; version=0.0.4")
+
+
+@router.get(
+    "/api/v1/scale", operation_id="get_scale", response_model=Work,
+    responses=refusals(401, 403, 503),
+)  # fmt: skip
+async def scale(request: Request) -> Work:
+    """Return the work that is there for workers, for autoscalers; for operators only where METRICS_OPEN is off."""
+    services = services_of(request)
+    if not services.requests.metrics_are_open:
+        check_operator(request)
+    return await read_work(services.gateway)
 
 
 @router.get("/live", operation_id="get_live")

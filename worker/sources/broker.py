@@ -57,6 +57,15 @@ class News:
     event: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class StreamDepth:
+    """Jobs of one stream that are queued or leased; `model` is "" for a stream of every worker."""
+
+    priority: str
+    model: str
+    num_jobs: int
+
+
 class Broker(Protocol):
     """The consumer's side. Every method raises BrokerUnreachable."""
 
@@ -164,6 +173,10 @@ class Producer(Protocol):
 
         A reader that is far behind misses some.
         """
+        ...
+
+    async def depths(self) -> list[StreamDepth]:
+        """Return the jobs of each stream."""
         ...
 
     async def depth(self) -> int:

@@ -10,7 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import SecretStr
 
+from darkroom.worker.integrations.redis.streams import RedisBroker
+from darkroom.worker.settings.broker import BrokerConfig
 from tests.fakes import FakeEngine, draw, fail, wait
 from tests.worker.gateway.running_gateway import running_gateway
 from tests.worker.postgres_server import PostgresServer
@@ -126,9 +129,51 @@ async def test_metrics_say_what_the_gateway_sees(gateway: httpx.AsyncClient) -> 
     assert (await gateway.post("/generate", json=body("one"))).status_code == 202
     found = (await gateway.get("/metrics")).text.splitlines()
     seen = {line for line in found if line.startswith("darkroom_gateway_")}
-    names = ("jobs_live 1.0", "jobs_queued 1.0", "workers 0.0", "database_up 1.0", "broker_up 1.0")
-    assert seen == {f"darkroom_gateway_{name}" for name in names}
+    names = ("jobs_live 1.0", "jobs_queued 1.0", "jobs_unsent 0.0", "workers 0.0", "database_up 1.0", "broker_up 1.0")
+    streams = [
+        f'work{{model="",priority="{name}"}} {num}' for name, num in (("high", 0.0), ("normal", 1.0), ("low", 0.0))
+    ]
+    assert seen == {f"darkroom_gateway_{name}" for name in (*names, *streams)}
     assert 'darkroom_http_requests_total{code="202",method="POST",route="/generate"} 1.0' in found
+
+
+async def test_an_autoscaler_sees_all_work_also_that_of_models_and_what_no_broker_has(
+    gateway: httpx.AsyncClient, broker: RedisServer
+) -> None:
+    async def work() -> dict[str, Any]:
+        reply = await gateway.get("/api/v1/scale")
+        assert reply.status_code == 200, reply.text
+        shown: dict[str, Any] = reply.json()
+        return shown
+
+    none = {"jobs": 0, "unsent": 0, "by_priority": {"high": 0, "normal": 0, "low": 0}, "by_model": {"": 0}}
+    assert await work() == none
+    producer = RedisBroker(BrokerConfig(url=SecretStr(broker.url)))
+    for number in range(3):
+        await producer.put(f"of-a-model-{number}", b"{}", priority=-1, model="cat.safetensors")
+    await gateway.post("/generate", json=body("one"))
+    await producer.connect("worker")
+    (held,) = await producer.receive(1, [])
+    priorities = {"high": 0, "normal": 1, "low": 3}
+    found = await work()
+    assert (found["jobs"], found["by_priority"]) == (4, priorities), "also what a worker holds"
+    assert found["by_model"] == {"": 1, "cat.safetensors": 3}
+    await producer.finish(held.job_id, held.receipt, b"{}")
+    assert (await work())["jobs"] == 3
+    await producer.close()
+    broker.kill()
+    await gateway.post("/generate", json=body("two"))
+    assert (await work())["jobs"] == 2, "those of gateways, while the broker is away"
+
+
+async def test_the_work_is_for_operators_where_metrics_are(broker: RedisServer, database: str) -> None:
+    keys: dict[str, Any] = {"api_keys": ("shop:shop-secret",), "admin_api_keys": ("ops:ops-secret",)}
+    async with running_gateway(broker.url, database, metrics_open=False, **keys) as gateway:
+        codes = [
+            (await gateway.get("/api/v1/scale", headers={"Authorization": f"Bearer {key}-secret"})).status_code
+            for key in ("none", "shop", "ops")
+        ]
+    assert codes == [401, 403, 200]
 
 
 async def test_bad_requests_are_refused_by_the_node_lists_of_the_fleet(

@@ -213,6 +213,8 @@ async def test_a_job_that_is_given_back_is_delivered_at_once_and_not_counted(
     first, second = pair
     await first.put("one", b"{}")
     await first.put("urgent", b"{}", priority=1)
+    depths = {depth.priority: depth.num_jobs for depth in await first.depths()}
+    assert depths == {"high": 1, "normal": 1, "low": 0}
     held = await received(first)
     assert held.job_id == "urgent"
     assert await first.give_back(held.receipt)

@@ -38,7 +38,7 @@ from nats.js.kv import KeyValue
 from darkroom.worker.guard.network_errors import cause_of
 from darkroom.worker.integrations.nats.leases import Lease, key_of
 from darkroom.worker.settings.broker import BrokerConfig
-from darkroom.worker.sources.broker import FLEET_SECONDS, BrokerUnreachable, Delivery, JobTooLarge, News
+from darkroom.worker.sources.broker import FLEET_SECONDS, BrokerUnreachable, Delivery, JobTooLarge, News, StreamDepth
 from darkroom.worker.sources.fleet_entries import marked_last
 from darkroom.worker.sources.message_size import fitted_result
 from darkroom.worker.sources.stream_order import PRIORITIES, priority_name
@@ -289,6 +289,14 @@ class NatsBroker:
     def _news_of(self, message: Msg) -> News:
         key = message.subject.removeprefix(f"$KV.{self._prefix}-events.")
         return News(str(message.metadata.sequence.stream), key, message.data)
+
+    async def depths(self) -> list[StreamDepth]:
+        """Return the jobs of each priority: there are no streams of models here."""
+        async with self._reached() as opened:
+            subjects = f"{self._prefix}.jobs."
+            info = await opened.stream.stream_info(f"{self._prefix}-jobs", subjects_filter=f"{subjects}>")
+        found = info.state.subjects or {}
+        return [StreamDepth(priority, "", found.get(f"{subjects}{priority}", 0)) for priority in PRIORITIES]
 
     async def depth(self) -> int:
         async with self._reached() as opened:

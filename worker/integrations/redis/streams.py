@@ -23,7 +23,7 @@ from darkroom.worker.guard.network_errors import cause_of
 from darkroom.worker.integrations.redis import scripts as redis_scripts
 from darkroom.worker.integrations.redis.entries import Receipt, fields_of, is_without_group, listed, text_of
 from darkroom.worker.settings.broker import BrokerConfig
-from darkroom.worker.sources.broker import FLEET_SECONDS, BrokerUnreachable, Delivery, News
+from darkroom.worker.sources.broker import FLEET_SECONDS, BrokerUnreachable, Delivery, News, StreamDepth
 from darkroom.worker.sources.fleet_entries import marked_last
 from darkroom.worker.sources.stream_order import PRIORITIES, JobStream, in_order, priority_name
 
@@ -216,14 +216,17 @@ class RedisBroker:
             for entry, fields in entries
         ]
 
-    async def depth(self) -> int:
-        """Return the number of jobs that are queued or leased."""
+    async def depths(self) -> list[StreamDepth]:
         with self._translated():
             streams = await self._streams()
             async with self._redis.pipeline(transaction=False) as pipe:
                 for stream in streams:
                     pipe.xlen(self._key(stream.suffix))
-                return sum(await pipe.execute())
+                found = await pipe.execute()
+        return [StreamDepth(stream.priority, stream.model, num) for stream, num in zip(streams, found, strict=True)]
+
+    async def depth(self) -> int:
+        return sum(depth.num_jobs for depth in await self.depths())
 
     # small parts
 
