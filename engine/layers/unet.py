@@ -12,7 +12,7 @@ of the time embedding.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +97,11 @@ class TimestepEmbedSequential(nn.Sequential):
     ) -> torch.Tensor:
         options = {} if transformer_options is None else transformer_options
         for layer in self:
-            if isinstance(layer, VideoResBlock):
+            handler = _handler_of(layer, options)
+            if handler is not None:
+                told = (video.time_context, video.num_frames, video.image_only_indicator)
+                x = handler(layer, x, emb, context, options, output_shape, *told)
+            elif isinstance(layer, VideoResBlock):
                 x = layer(x, emb, video.num_frames, video.image_only_indicator)
             elif isinstance(layer, ResBlock):
                 x = layer(x, emb)
@@ -106,7 +110,7 @@ class TimestepEmbedSequential(nn.Sequential):
             elif isinstance(layer, Upsample):
                 x = layer(x, output_shape)
             else:
-                x = self._plain(layer, x, emb, context, options, output_shape, video)
+                x = layer(x)
         return x
 
     def _transform(
@@ -125,23 +129,11 @@ class TimestepEmbedSequential(nn.Sequential):
             options["transformer_index"] += 1
         return x
 
-    def _plain(
-        self,
-        layer: nn.Module,
-        x: torch.Tensor,
-        emb: torch.Tensor,
-        context: torch.Tensor | None,
-        options: Options,
-        output_shape: Sequence[int] | None,
-        video: Video,
-    ) -> torch.Tensor:
-        told = (video.time_context, video.num_frames, video.image_only_indicator)
-        for kind, handler in options.get("patches", {}).get("forward_timestep_embed_patch", ()):
-            if isinstance(layer, kind):
-                handled: torch.Tensor = handler(layer, x, emb, context, options, output_shape, *told)
-                return handled
-        out: torch.Tensor = layer(x)
-        return out
+
+def _handler_of(layer: nn.Module, options: Options) -> Callable[..., torch.Tensor] | None:
+    """Return the function that a node computes a layer of this kind by, None for a layer that is called itself."""
+    handlers = options.get("patches", {}).get("forward_timestep_embed_patch", ())
+    return next((handler for kind, handler in handlers if isinstance(layer, kind)), None)
 
 
 class UnetModel(nn.Module):
@@ -257,13 +249,16 @@ class UnetModel(nn.Module):
 
         options["block"] = ("middle", 0)
         h = _add_control(self.middle_block(h, emb, context, options, video=video), control, "middle")
+        for patch in patches.get("middle_block_after_patch", ()):
+            inputs = {"x": x, "emb": emb, "context": context, "y": y, "timesteps": timesteps}
+            h = patch({**inputs, "h": h, "transformer_options": options})["h"]
 
         for index, block in enumerate(self.output_blocks):
             options["block"] = ("output", index)
             skip = _add_control(skips.pop(), control, "output")
             for patch in patches.get("output_block_patch", ()):
                 h, skip = patch(h, skip, options)
-            h = torch.cat([h, skip], dim=1)
+            h = h if skip is None else torch.cat([h, skip], dim=1)  # a patch may join them itself
             h = block(h, emb, context, options, skips[-1].shape if skips else None, video)
         out: torch.Tensor = self.out(h)
         return out
