@@ -28,6 +28,7 @@ from darkroom.engine.families.sd15.vae_files import AUTOENCODER_KL
 from darkroom.engine.families.sdxl.denoiser import NUM_NUMBERS, InstructedDenoiser, LargeImageDenoiser
 from darkroom.engine.families.sdxl.latent_format import SdxlLatentFormat
 from darkroom.engine.families.sdxl.size_labels import may_have_sizes, pooled_width
+from darkroom.engine.families.sdxl.supir_files import SUPIR
 from darkroom.engine.families.sdxl.text import CLIP_G, CLIP_L, side_by_side
 from darkroom.engine.layers.unet_shapes import UnetTraits
 
@@ -122,6 +123,7 @@ FAMILY = ModelFamily(
     },
     variant_types={"edit": InstructedDenoiser, "edit_scaled": InstructedDenoiser},
     controls=unet_controls(_is_our_control, token_width=CONTEXT_DIM, head_channels=HEAD_CHANNELS),
+    model_patches=(SUPIR,),
     comfyui=ComfyUiNames(
         "SDXL", ("sdxl",), {"ModelMergeSDXL": MERGED_BLOCKS},
         {"": "stable-diffusion-xl-v1-base", **dict.fromkeys(("edit", "edit_scaled"), "stable-diffusion-xl-v1-edit")},
