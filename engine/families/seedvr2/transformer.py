@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from darkroom.engine.families.base import NotRecognised
 from darkroom.engine.families.seedvr2.layers import (
     EPS,
     HEAD_DIM,
@@ -37,6 +38,7 @@ from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
 CELLS = 2  # a side of a patch
 PATCH_AREA = CELLS**2
+NUM_AXES = 3  # of positions: frames, rows, columns
 NUM_MODULATED = 2  # layers of a block: attention, feed-forward
 RELATIVE_FREQUENCY = 128.0  # the largest one of relative positions, in half turns
 RELATIVE_FREQUENCIES = 10  # of an axis, by which the network of relative positions is known
@@ -46,11 +48,19 @@ BlockFunction = Callable[[dict[str, Any]], dict[str, torch.Tensor]]
 
 
 def seedvr2_config(shapes: Shapes) -> SeedVr2Config:
-    """Return the configuration of the network with these tensors (names without prefix)."""
+    """Return the configuration of the network with these tensors (names without prefix).
+
+    Raises NotRecognised for sizes of which there is no such network, LookupError for a missing tensor.
+    """
     hidden, in_dim = shapes[MARK]
     num_layers = count_children(shapes, "blocks")
     first = "blocks.0.mlp.vid" if "blocks.0.mlp.vid.proj_in.weight" in shapes else "blocks.0.mlp.all"
     num_frequencies = shapes[FREQUENCIES][0]
+    if hidden % HEAD_DIM or NUM_AXES * num_frequencies > HEAD_DIM // 2:
+        raise NotRecognised(
+            f"a network like SeedVR2's of a hidden size of {hidden} and {num_frequencies} frequencies of an axis, "
+            f"expected heads of {HEAD_DIM} channels and at most {HEAD_DIM // 2 // NUM_AXES} frequencies"
+        )
     return SeedVr2Config(
         hidden_size=hidden,
         num_layers=num_layers,
@@ -212,7 +222,7 @@ class SeedVr2Transformer(nn.Module):
         frequencies = attention.rope.rope["freqs"].to(positions)
         steps = torch.arange(text_tokens, device=positions.device, dtype=positions.dtype)
         behind = torch.cat([positions[:, :1] + text_tokens, positions[:, 1:]], dim=1)
-        return _rotation(behind, frequencies), _rotation(steps[:, None].expand(-1, 3), frequencies)
+        return _rotation(behind, frequencies), _rotation(steps[:, None].expand(-1, NUM_AXES), frequencies)
 
 
 def _rotation(positions: torch.Tensor, frequencies: torch.Tensor) -> Rotation:

@@ -12,6 +12,9 @@ from darkroom.engine.families.seedvr2.vae import (
     seedvr2_vae_config,
 )
 from darkroom.engine.families.vae_files import vae_network
+from darkroom.engine.layers.frame_norm import NUM_GROUPS
+
+NUM_LEVELS = 4  # of which the latents are 8 times smaller than images, and 4 times shorter
 
 
 class SeedVr2LatentFormat(LatentFormat):
@@ -25,6 +28,11 @@ def _configure(shapes: Shapes) -> SeedVr2VaeConfig:
     config = seedvr2_vae_config(shapes)
     if config.latent_channels != LATENT_CHANNELS:
         raise NotRecognised(f"a VAE of videos of {config.latent_channels} latent channels, of another family")
+    if len(config.level_channels) != NUM_LEVELS or any(channels % NUM_GROUPS for channels in config.level_channels):
+        raise NotRecognised(
+            f"a VAE like SeedVR2's of levels of {list(config.level_channels)} channels, expected {NUM_LEVELS} of "
+            f"multiples of {NUM_GROUPS}"
+        )
     return config
 
 

@@ -124,6 +124,14 @@ def test_a_file_without_its_texts_or_its_input_is_not_it(missing: str) -> None:
         registry.recognise(index_of(CONFIG, **{missing: None}))
 
 
+@pytest.mark.parametrize(
+    "changed", [{"blocks__0__attn__rope__rope__freqs": (22,)}, {"vid_in__proj__weight": (130, 132)}]
+)
+def test_sizes_without_such_a_network_are_refused(changed: dict[str, tuple[int, ...]]) -> None:
+    with pytest.raises(NotRecognised, match="a network like SeedVR2's of a hidden size of"):
+        seedvr2_config(index_of(CONFIG, **changed).shapes)
+
+
 # --- inputs ----------------------------------------------------------------------------------------------------------
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from darkroom.engine.families.base import NotRecognised
 from darkroom.engine.families.seedvr2.vae import SeedVr2Vae, SeedVr2VaeConfig, seedvr2_vae_config
+from darkroom.engine.families.seedvr2.vae_files import AUTOENCODER
 from darkroom.engine.formats.unfilled import unfilled
 from darkroom.engine.layers.frame_memory import FrameMemory
 
@@ -28,6 +32,20 @@ def latents(frames: int) -> torch.Tensor:
 
 def test_its_configuration_is_read_from_its_tensors(network: SeedVr2Vae) -> None:
     assert seedvr2_vae_config({name: tuple(item.shape) for name, item in network.state_dict().items()}) == CONFIG
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        (replace(CONFIG, latent_channels=12), "12 latent channels"),
+        (replace(CONFIG, level_channels=(32, 32, 64)), "expected 4 of multiples of 32"),
+    ],
+)
+def test_networks_of_other_sizes_are_refused(config: SeedVr2VaeConfig, problem: str) -> None:
+    with unfilled():
+        shapes = {name: tuple(item.shape) for name, item in SeedVr2Vae(config).state_dict().items()}
+    with pytest.raises(NotRecognised, match=problem):
+        AUTOENCODER.configure(shapes)
 
 
 @pytest.mark.parametrize(("frames", "latent_frames"), [(1, 1), (5, 2), (9, 3), (21, 6)])
