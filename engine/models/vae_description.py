@@ -20,7 +20,6 @@ class DescribedVae(NetworkValue):
     disable_offload = False
     not_video = False
     extra_1d_channel: int | None = None
-    pad_channel_value: object = None
 
     @property
     def first_stage_model(self) -> Network:
@@ -87,6 +86,12 @@ class DescribedVae(NetworkValue):
         return channels
 
     @property
+    def pad_channel_value(self) -> float | None:
+        """Value of a channel that images lack, None where all have to be there."""
+        missing: float | None = getattr(self.first_stage_model, "missing_channel", None)
+        return missing
+
+    @property
     def downscale_ratio(self) -> int:
         """Pixels per side of one latent cell."""
         ratio: int = self.first_stage_model.downscale_ratio
@@ -130,6 +135,13 @@ class DescribedVae(NetworkValue):
             if size % ratio:
                 pixels = pixels.narrow(dim, (size % ratio) // 2, size // ratio * ratio)
         return pixels
+
+    def with_channels(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Return `[..., C]` with as many channels as the network reads: cut, or filled with `pad_channel_value`."""
+        lacking = self.output_channels - pixels.shape[-1]
+        if lacking > 0 and self.pad_channel_value is not None:
+            return torch.nn.functional.pad(pixels, (0, lacking), value=self.pad_channel_value)
+        return pixels[..., : self.output_channels]
 
     def _decode_bytes_per_cell(self) -> int:
         num_bytes: int = self.first_stage_model.decode_bytes_per_cell

@@ -44,6 +44,7 @@ FAST = {
     "templates": ("image_flux2", "image_krea2_turbo_t2i", "image_sdxl_simple", "utility-gan_upscaler"),
     "later_sampling": ("flux_nag", "flux_scale_rope", "ltxv_windows", "node_cfg_override_two", "prompt_japanese"),
     "flux_keys": ("keys_klein_batch_cfg",),
+    "qwen_layered": ("layered_image", "layered_two_references"),
     "wan_later": ("wan_a2_cache_int4", "wan_scail2_bare", "wan_ar_lora"),
 }  # fmt: skip
 
@@ -53,6 +54,11 @@ SLOW = {
         "batch_counted", "box", "found_boxes", "nothing_wanted", "odd_text_point", "point_alone", "sam3_point_box",
         "sam3_text", "text_box_individual", "text_unrefined", "track_mask_alone", "track_nine_frames", "track_nothing",
         "track_text", "track_two_groups", "track_two_masks",
+    ),
+    "qwen_layered": (
+        "layered_image_alone", "layered_no_layers", "layered_prompt", "layered_reference_of_layers",
+        "layered_references_index", "layered_references_index_timestep_zero", "layered_references_offset",
+        "layered_shift", "layered_twice", "layered_vae", "layered_lora", "layered_mask", "layered_vae_frames",
     ),
     "vision_nodes": (
         "background_birefnet", "background_cut_out", "da3_mono_lower_bound", "da3_small_batch", "da3_two_views",

@@ -9,3 +9,9 @@ class QwenImageDenoiser(ImageVideoDenoiser):
     """Qwen-Image, which custom nodes find by its name in ComfyUI."""
 
     comfy_name = "QwenImage"
+
+    @property
+    def takes_frames(self) -> bool:
+        """True for a network that draws an image in layers."""
+        draws_layers: bool = self.diffusion_model.config.draws_layers
+        return draws_layers

@@ -9,9 +9,7 @@ from darkroom.engine.families.base import (
     Defaults,
     Match,
     ModelFamily,
-    NotRecognised,
     Parameterisation,
-    Shapes,
     TensorIndex,
 )
 from darkroom.engine.families.qwen_image.controlnet_files import BLOCKWISE, control_networks
@@ -20,7 +18,6 @@ from darkroom.engine.families.qwen_image.transformer import (
     BLOCK,
     HINT,
     LAST,
-    LAYERED,
     MARK,
     QwenImageConfig,
     QwenImageTransformer,
@@ -43,16 +40,9 @@ MERGED_BLOCKS = (
 )  # fmt: skip
 
 
-def configure(shapes: Shapes) -> QwenImageConfig:
-    """Return the configuration of the network. Raises NotRecognised for one that draws an image in layers."""
-    if LAYERED in shapes:
-        raise NotRecognised("a Qwen-Image network of images in layers (Qwen-Image-Layered)")
-    return qwen_image_config(shapes)
-
-
 DENOISER = transformer(
     BLOCK,
-    configure=configure,
+    configure=qwen_image_config,
     build=QwenImageTransformer,
     dtypes=DtypePolicy(prefers=("bfloat16",), computes=("float32", "bfloat16", "float64")),
     prefixes=PREFIXES,
@@ -75,7 +65,6 @@ FAMILY = ModelFamily(
     label="Qwen-Image",
     lineage=("flux", "wan"),
     file_words=("qwenimage",),
-    other_file_words=("qwenimagelayered",),
     detect=detect,
     parameterise=always(FLOW),
     denoiser=DENOISER,

@@ -16,6 +16,11 @@ class ImageVideoDenoiser(ReferencesDenoiser):
     Raises ValueError for text and latents that are not made for it.
     """
 
+    @property
+    def takes_frames(self) -> bool:
+        """True for a network whose latents may have several frames."""
+        return False
+
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
         self._check(kwargs)
         return super().extra_conds(**kwargs)
@@ -30,7 +35,7 @@ class ImageVideoDenoiser(ReferencesDenoiser):
                     f"{name}: its VAE is not the model's; got a latent of {latent.shape[1]} channels, expected "
                     f"{config.in_channels}"
                 )
-            if latent.ndim == 5 and latent.shape[2] != 1:
+            if latent.ndim == 5 and latent.shape[2] != 1 and not self.takes_frames:
                 raise ValueError(
                     f"{name}: the model draws images; got a latent of {latent.shape[2]} frames, expected 1"
                 )

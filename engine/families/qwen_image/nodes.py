@@ -1,4 +1,4 @@
-"""Node classes made for Qwen-Image: an instruction with the images that it is about, and DiffSynth's controls."""
+"""Node classes made for Qwen-Image: an instruction with the images that it is about, and latents of layers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from darkroom.engine.families.text.qwen25_vl import EDIT_TEMPLATE
 from darkroom.engine.images.pixels import resize_image
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
-from darkroom.engine.nodes.library.conditioning.conditioning import with_appended
+from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_appended
 from darkroom.engine.nodes.markers import Optional
-from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, IMAGE, VAE
-from darkroom.engine.nodes.widgets import PromptText
+from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, IMAGE, LATENT, VAE
+from darkroom.engine.nodes.widgets import Int, PromptText
 from darkroom.engine.text.qwen_tokens import IMAGE_PLACEHOLDER
 
 MODULE = "comfy_extras.nodes_qwen"
@@ -23,6 +23,7 @@ CATEGORY = "model/conditioning/qwen image"
 REFERENCE_AREA_PX = 1024 * 1024
 SEEN_AREA_PX = 384 * 384  # of images that the text encoder sees beside others
 CELL_PX = 8
+CHANNELS = 16  # of a latent
 
 LongText = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
 REFERENCE = "Picture"  # the word before an image's number in the prompts of its training
@@ -81,4 +82,18 @@ def _of_area(image: torch.Tensor, area_px: int, unit_px: int = 1) -> torch.Tenso
     return resize_image(image, new_width, new_height, "area")[..., :3]
 
 
-NODES = (text_encode_qwen_image_edit, text_encode_qwen_image_edit_plus)
+@node("EmptyQwenImageLayeredLatentImage", display_name="Empty Qwen Image Layered Latent",
+      category="model/latent/qwen", python_module=MODULE)  # fmt: skip
+def empty_qwen_image_layered_latent_image(
+    context: NodeContext,
+    *,
+    width: Annotated[int, Int(min=16, max=MAX_SIDE_PX, step=16)] = 640,
+    height: Annotated[int, Int(min=16, max=MAX_SIDE_PX, step=16)] = 640,
+    layers: Annotated[int, Int(min=0, max=MAX_SIDE_PX, step=1)] = 3,
+    batch_size: Annotated[int, Int(min=1, max=4096)] = 1,
+) -> LATENT:
+    """Return zeros for images of a size in pixels and their layers, as frames [B, 16, 1 + layers, h, w]."""
+    return {"samples": torch.zeros([batch_size, CHANNELS, layers + 1, height // CELL_PX, width // CELL_PX])}
+
+
+NODES = (text_encode_qwen_image_edit, text_encode_qwen_image_edit_plus, empty_qwen_image_layered_latent_image)

@@ -50,13 +50,16 @@ BLOCK = "transformer_blocks.0.img_mlp.net.0.proj.weight"
 HINT = "controlnet_x_embedder.weight"
 LAST = "proj_out.weight"
 LAYERED = "time_text_embed.addition_t_embedding.weight"  # of networks that draw an image in layers
+BEFORE_METHOD = "negative_index"  # of reference images of such a network: their indices count down from 0
+NUM_KINDS = 2  # of latents that such a network tells apart; nodes give it the first one alone
 
 
 @dataclass(frozen=True, slots=True)
 class QwenImageConfig:
     """Configuration of the network. Channels are those of the latent; `hint_channels` those that a control sees.
 
-    With `references_at_zero` reference images are seen as if their time was 0, unless a node says otherwise.
+    With `references_at_zero` reference images are seen as if their time was 0, unless a node says otherwise. With
+    `draws_layers` the frames of a latent are an image and its layers.
     """
 
     width: int
@@ -67,6 +70,7 @@ class QwenImageConfig:
     inner_factor: int = 4
     hint_channels: int = 0
     references_at_zero: bool = False
+    draws_layers: bool = False
 
     @property
     def heads(self) -> int:
@@ -87,6 +91,7 @@ def qwen_image_config(shapes: Shapes) -> QwenImageConfig:
         inner_factor=shapes[BLOCK][0] // width,
         hint_channels=shapes[HINT][1] // PATCH**2 if is_control else 0,
         references_at_zero=AT_ZERO in shapes,
+        draws_layers=LAYERED in shapes,
     )
 
 
@@ -115,6 +120,18 @@ def text_places(size: tuple[int, int], num_tokens: int, device: torch.device) ->
     return torch.arange(first, first + num_tokens, dtype=torch.float32, device=device)[:, None].expand(-1, 3)
 
 
+def frame_places(size: tuple[int, int, int], *, device: torch.device) -> torch.Tensor:
+    """Return the places [frames * rows * columns, 3] of the patches of a latent of these frames, height and width."""
+    frames = [centred_places(size[1:], (index, 0, 0), device=device) for index in range(size[0])]
+    return torch.cat(frames)
+
+
+def frame_patches(video: torch.Tensor) -> torch.Tensor:
+    """Return the patches of a latent [B, C, F, h, w] of whole patches, frame by frame, as tokens [B, F * n, C * 4]."""
+    tokens = patches_of(video.transpose(1, 2).flatten(0, 1))
+    return tokens.view(video.shape[0], -1, tokens.shape[-1])
+
+
 def image_of(video: torch.Tensor) -> torch.Tensor:
     """Return the only frame [B, C, h, w] of a latent [B, C, 1, h, w]. Raises ValueError for one of more frames."""
     if video.ndim == 4:
@@ -132,10 +149,11 @@ def _size_of(latent: torch.Tensor) -> tuple[int, int]:
 
 
 class TimeEmbedder(nn.Module):
-    """The sinusoids of the time [B] through two layers -> [B, D]."""
+    """The sinusoids of the time [B] through two layers -> [B, D], with the kind of a latent of layers added."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, has_kinds: bool = False) -> None:
         super().__init__()
+        self.addition_t_embedding = nn.Embedding(NUM_KINDS, width) if has_kinds else None
         layers = {"linear_1": Linear(TIME_WIDTH, width), "linear_2": Linear(width, width)}
         self.timestep_embedder = nn.ModuleDict(layers)
 
@@ -143,7 +161,10 @@ class TimeEmbedder(nn.Module):
         sinusoids = sinusoids_scaled_last(times, TIME_WIDTH, TIME_FACTOR).to(dtype)
         first = functional.silu(self.timestep_embedder["linear_1"](sinusoids))
         out: torch.Tensor = self.timestep_embedder["linear_2"](first)
-        return out
+        if self.addition_t_embedding is None:
+            return out
+        kind: torch.Tensor = self.addition_t_embedding(torch.zeros(1, dtype=torch.long, device=times.device))
+        return out + kind.to(out)
 
 
 class FeedForward(nn.Module):
@@ -263,7 +284,7 @@ class QwenImageTrunk(nn.Module):
         self.in_channels = config.in_channels
         self.patch_size = PATCH
         self.compute_dtype: torch.dtype | None = None  # where its weights are kept in another type
-        self.time_text_embed = TimeEmbedder(config.width)
+        self.time_text_embed = TimeEmbedder(config.width, has_kinds=config.draws_layers)
         self.txt_norm = RmsNorm(config.context_dim)
         self.img_in = Linear(config.in_channels * PATCH * PATCH, config.width)
         self.txt_in = Linear(config.context_dim, config.width)
@@ -319,13 +340,13 @@ def run_blocks(
 
 
 class QwenImageTransformer(QwenImageTrunk):
-    """`forward(x [B, in, 1, h, w], timesteps [B], context [B, T, context_dim])` -> `[B, out, 1, h, w]`.
+    """`forward(x [B, in, F, h, w], timesteps [B], context [B, T, context_dim])` -> `[B, out, F, h, w]`.
 
-    `ref_latents` are reference images [B, in, 1, h, w], placed by `ref_latents_method`
-    (`engine/families/flux/transformer.py::reference_corners`): `index` at indices of their own, `index_timestep_zero`
-    too, as if their time was 0, others beside each other; None is the network's own way. `control` holds a list `input`
-    of additions to the image by block. Built without weights being drawn when a `torch.device("meta")` context is
-    open.
+    Latents have one frame, but for a network that draws layers. `ref_latents` are reference images [B, in, 1, h, w],
+    placed by `ref_latents_method` (`engine/families/flux/transformer.py::reference_corners`): `index` at indices of
+    their own, `index_timestep_zero` too, as if their time was 0, `negative_index` at those before the image's, others
+    beside each other; None is the network's own way. `control` holds a list `input` of additions to the image by block.
+    Built without weights being drawn when a `torch.device("meta")` context is open.
     """
 
     def __init__(self, config: QwenImageConfig) -> None:
@@ -349,44 +370,65 @@ class QwenImageTransformer(QwenImageTrunk):
         **kwargs: object,
     ) -> torch.Tensor:
         options = {} if transformer_options is None else transformer_options
-        own_method = TIME_ZERO_METHOD if self.config.references_at_zero else "index"
-        method = ref_latents_method or own_method
-        image = image_of(x)
-        padded = pad_to_patches(image, PATCH)
-        tokens, places = self._with_references(padded, _size_of(image), ref_latents, method)
+        method = ref_latents_method or self._own_method()
+        video = self._frames_of(x)
+        padded = pad_to_patches(video, PATCH)
+        tokens, places = self._with_references(padded, _size_of(video), ref_latents, method)
         img, txt = self.img_in(tokens), self.text(context)
-        num_drawn = patches_of(padded).shape[1]
+        num_drawn = frame_patches(padded).shape[1]
         is_apart = method == TIME_ZERO_METHOD and bool(ref_latents)
         times = torch.cat([timesteps, torch.zeros_like(timesteps)]) if is_apart else timesteps
         vec = self.time_text_embed(times, img.dtype)
-        all_places = torch.cat([text_places(_size_of(image), context.shape[1], x.device), places])
+        all_places = torch.cat([text_places(_size_of(video), context.shape[1], x.device), places])
         pe = turned(all_places, x.shape[0], img)
         shared: dict[str, Any] = {"vec": vec, "pe": pe, "transformer_options": options}
         shared |= {"num_drawn": num_drawn} if is_apart else {}
         img = run_blocks(self.transformer_blocks, (txt, img), shared, x, control)
         drawn = self.proj_out(self.norm_out(img[:, :num_drawn], vec[: x.shape[0]]))
-        return self._image(drawn, padded)[..., : x.shape[-2], : x.shape[-1]].reshape(
+        return self._video(drawn, padded)[..., : x.shape[-2], : x.shape[-1]].reshape(
             x.shape[0], self.config.out_channels, *x.shape[2:]
         )
+
+    def _own_method(self) -> str:
+        """Return the way in which the network sees reference images by itself."""
+        if self.config.draws_layers:
+            return BEFORE_METHOD
+        return TIME_ZERO_METHOD if self.config.references_at_zero else "index"
+
+    def _frames_of(self, latent: torch.Tensor) -> torch.Tensor:
+        """Return a latent as frames [B, C, F, h, w]. Raises ValueError for more of them than the network draws."""
+        if self.config.draws_layers and latent.ndim == 5:
+            return latent
+        return image_of(latent).unsqueeze(2)
 
     def _with_references(
         self, padded: torch.Tensor, target: tuple[int, int], references: Sequence[torch.Tensor], method: str
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the patches of the image and of its references behind each other, and their places."""
-        tokens, places = [patches_of(padded)], [centred_places(target, device=padded.device)]
-        images = [image_of(item) for item in references]
+        tokens, places = [frame_patches(padded)], [frame_places((padded.shape[2], *target), device=padded.device)]
+        images = [self._frames_of(item) for item in references]
         sizes = [_size_of(item) for item in images]
-        corners = reference_corners(sizes, target, "index" if method in ("index", TIME_ZERO_METHOD) else "offset")
-        for item, size, corner in zip(images, sizes, corners, strict=True):
-            tokens.append(patches_of(pad_to_patches(item, PATCH)))
-            places.append(centred_places(size, corner, device=padded.device))
+        for item, size, corner in zip(images, sizes, _corners(sizes, target, method), strict=True):
+            tokens.append(frame_patches(pad_to_patches(item, PATCH)))
+            if item.shape[2] > 1:  # frames are counted from 0, whatever the way
+                places.append(frame_places((item.shape[2], *size), device=padded.device))
+            else:
+                places.append(centred_places(size, corner, device=padded.device))
         return torch.cat(tokens, dim=1), torch.cat(places)
 
-    def _image(self, tokens: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """Return the patches as a latent [B, C, h, w]."""
-        rows, columns = like.shape[-2] // PATCH, like.shape[-1] // PATCH
-        cells = tokens.view(-1, rows, columns, self.config.out_channels, PATCH, PATCH)
-        return cells.permute(0, 3, 1, 4, 2, 5).reshape(-1, self.config.out_channels, rows * PATCH, columns * PATCH)
+    def _video(self, tokens: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """Return the patches as a latent [B, C, F, h, w]."""
+        frames, rows, columns = like.shape[2], like.shape[-2] // PATCH, like.shape[-1] // PATCH
+        cells = tokens.view(-1, frames, rows, columns, self.config.out_channels, PATCH, PATCH)
+        video = cells.permute(0, 4, 1, 2, 5, 3, 6)
+        return video.reshape(-1, self.config.out_channels, frames, rows * PATCH, columns * PATCH)
+
+
+def _corners(sizes: Sequence[tuple[int, int]], target: tuple[int, int], method: str) -> list[tuple[int, int, int]]:
+    """Return index, row and column of each reference image of these sizes in cells."""
+    if method == BEFORE_METHOD:
+        return [(-number, 0, 0) for number in range(1, len(sizes) + 1)]
+    return reference_corners(sizes, target, "index" if method in ("index", TIME_ZERO_METHOD) else "offset")
 
 
 class QwenImageControlNet(QwenImageTrunk):

@@ -37,7 +37,8 @@ LAST_NORM = "decoder.head.0.gamma"
 class WanVaeConfig:
     """Configuration of the network. `level_factors`: channels per level by `base_channels`, largest image first.
 
-    Every level but the last halves the image; where `halves_time` says so, the number of frames too.
+    Every level but the last halves the image; where `halves_time` says so, the number of frames too. Images of 4
+    channels have opacity.
     """
 
     base_channels: int = 96
@@ -45,11 +46,16 @@ class WanVaeConfig:
     level_factors: tuple[int, ...] = (1, 2, 4, 4)
     blocks_per_level: int = 2
     halves_time: tuple[bool, ...] = (False, True, True)
+    image_channels: int = 3
 
 
 def wan_vae_config(shapes: Shapes) -> WanVaeConfig:
     """Return the configuration of the network with these tensors (names without prefix)."""
-    return WanVaeConfig(base_channels=shapes[LAST_NORM][0], latent_channels=shapes["conv2.weight"][0])
+    return WanVaeConfig(
+        base_channels=shapes[LAST_NORM][0],
+        latent_channels=shapes["conv2.weight"][0],
+        image_channels=shapes["encoder.conv1.weight"][1],
+    )
 
 
 class CausalConv3d(nn.Conv3d):
@@ -208,7 +214,7 @@ class Encoder(Stack):
 
     def __init__(self, config: WanVaeConfig) -> None:
         widths = [config.base_channels * factor for factor in (1, *config.level_factors)]
-        super().__init__(3, widths[0], widths[-1], config.latent_channels * 2, middle=widths[-1])
+        super().__init__(config.image_channels, widths[0], widths[-1], config.latent_channels * 2, middle=widths[-1])
         blocks: list[nn.Module] = []
         for level, (before, channels) in enumerate(pairwise(widths)):
             for index in range(config.blocks_per_level):
@@ -230,7 +236,7 @@ class Decoder(Stack):
     def __init__(self, config: WanVaeConfig) -> None:
         factors = (config.level_factors[-1], *reversed(config.level_factors))
         widths = [config.base_channels * factor for factor in factors]
-        super().__init__(config.latent_channels, widths[0], widths[-1], 3, middle=widths[0])
+        super().__init__(config.latent_channels, widths[0], widths[-1], config.image_channels, middle=widths[0])
         doubles_time = tuple(reversed(config.halves_time))
         blocks: list[nn.Module] = []
         for level, (before, channels) in enumerate(pairwise(widths)):
@@ -291,7 +297,9 @@ class CausalVae(nn.Module):
 
 
 class WanVae(CausalVae):
-    """The autoencoder of Wan 2.1."""
+    """The autoencoder of Wan 2.1, and that of Qwen-Image-Layered, whose images have opacity."""
+
+    missing_channel = 1.0  # of images without opacity
 
     def __init__(self, config: WanVaeConfig) -> None:
         super().__init__(
@@ -299,6 +307,11 @@ class WanVae(CausalVae):
             latent_channels=config.latent_channels, downscale_ratio=2 ** len(config.halves_time),
         )  # fmt: skip
         self.config = config
+
+    @property
+    def output_channels(self) -> int:
+        """Channels of its images."""
+        return self.config.image_channels
 
     @property
     def encode_bytes_per_pixel(self) -> int:

@@ -19,8 +19,13 @@ from darkroom.engine.families.qwen_image.diffsynth_control import (
     DiffSynthControlConfig,
     diffsynth_control_config,
 )
-from darkroom.engine.families.qwen_image.nodes import text_encode_qwen_image_edit, text_encode_qwen_image_edit_plus
-from darkroom.engine.families.qwen_image.transformer import QwenImageControlNet
+from darkroom.engine.families.qwen_image.nodes import (
+    empty_qwen_image_layered_latent_image,
+    text_encode_qwen_image_edit,
+    text_encode_qwen_image_edit_plus,
+)
+from darkroom.engine.families.qwen_image.transformer import QwenImageControlNet, QwenImageTransformer
+from darkroom.engine.families.wan.vae import WanVae, WanVaeConfig
 from darkroom.engine.families.wan.vae_files import WanLatentFormat
 from darkroom.engine.families.z_image.nodes import qwen_image_diffsynth_controlnet
 from darkroom.engine.formats.safetensors_file import write_safetensors
@@ -257,3 +262,47 @@ def test_a_model_patch_of_other_sizes_is_refused(values: Values, config: DiffSyn
 def test_a_latent_of_another_vae_is_not_decoded(values: Values) -> None:
     with pytest.raises(ValueError, match=r"samples: .* another VAE .*; got 4 channels, expected 16"):
         values[2].decode(torch.zeros(1, 4, 8, 8))
+
+
+def test_the_published_network_of_layers_is_known_by_its_tensors() -> None:
+    config = replace(FAMILY.scales["full"].denoiser, draws_layers=True)
+    with unfilled():
+        shapes = {name: tuple(weight.shape) for name, weight in QwenImageTransformer(config).state_dict().items()}
+    found = registry.recognise(TensorIndex(shapes, {}))
+    assert found.family is FAMILY
+    assert FAMILY.denoiser.configure(registry.shapes_under(found.match.names, shapes)) == config
+
+
+def test_a_network_of_layers_takes_frames_and_others_one_image() -> None:
+    with unfilled():
+        network = FAMILY.denoiser.build(replace(SMALL, draws_layers=True))
+    layered = denoiser(LoadedDenoiser(FAMILY, "", FAMILY.parameterisation, network))
+    noise = torch.zeros(1, 16, 3, 4, 6)
+    given = {"noise": noise, "device": torch.device("cpu"), "cross_attn": torch.zeros(1, 3, 32)}
+    assert "c_crossattn" in layered.extra_conds(**given)
+    with pytest.raises(ValueError, match="latent_image: the model draws images; got a latent of 3 frames"):
+        model().extra_conds(**given)
+
+
+def test_a_latent_of_layers_has_the_image_before_them(tmp_path: Path) -> None:
+    context = node_context(small_store(tmp_path))
+    latent = empty_qwen_image_layered_latent_image(context, width=64, height=32, layers=2, batch_size=3)
+    assert latent["samples"].shape == (3, 16, 3, 4, 8)
+
+
+@pytest.mark.parametrize(("channels", "read"), [(3, 3), (4, 3), (5, 3)])
+def test_a_vae_of_three_channels_reads_no_opacity(values: Values, channels: int, read: int) -> None:
+    assert values[2].with_channels(torch.zeros(1, 8, 8, channels)).shape[-1] == read
+
+
+def test_a_vae_with_opacity_takes_images_without_it_for_opaque(tmp_path: Path) -> None:
+    with unfilled():
+        network = WanVae(WanVaeConfig(base_channels=8, image_channels=4))
+    memory = ModelMemory(EngineSettings(cpu=True))
+    vae = VideoVae(memory.keep("vae", network.to_empty(device="cpu")))
+    pixels = torch.rand(1, 8, 8, 3)
+    seen = vae.with_channels(pixels)
+    assert torch.equal(seen[..., :3], pixels)
+    assert torch.equal(seen[..., 3], torch.ones(1, 8, 8))
+    four = torch.rand(1, 8, 8, 4)
+    assert torch.equal(vae.with_channels(four), four)

@@ -57,7 +57,7 @@ def as_images(decoded: torch.Tensor) -> torch.Tensor:
 
 @node("VAEEncode", display_name="VAE Encode", category="model/latent", facts=NodeFacts(tiled_by="VAEEncodeTiled"))
 def vae_encode(context: NodeContext, *, pixels: IMAGE, vae: VAE) -> LATENT:
-    return {"samples": vae.encode(pixels[..., :3])}
+    return {"samples": vae.encode(vae.with_channels(pixels))}
 
 
 @node(

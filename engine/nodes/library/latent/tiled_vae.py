@@ -84,7 +84,7 @@ def vae_encode_tiled(
 ) -> LATENT:
     """Encode an image in tiles; sizes in pixels, the temporal ones as in VAEDecodeTiled."""
     latent = vae.encode_tiled(
-        pixels[..., :3], tile_x=tile_size, tile_y=tile_size, overlap=overlap, tile_t=temporal_size,
+        vae.with_channels(pixels), tile_x=tile_size, tile_y=tile_size, overlap=overlap, tile_t=temporal_size,
         overlap_t=temporal_overlap,
     )  # fmt: skip
     return {"samples": latent}

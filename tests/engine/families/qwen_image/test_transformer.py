@@ -126,3 +126,43 @@ def test_references_at_time_zero_are_those_at_the_time_where_it_is_zero(network:
     shapes = {name: tuple(item.shape) for name, item in at_zero.state_dict().items()}
     assert qwen_image_config(shapes).references_at_zero
     assert torch.equal(drawn(0.5, None, at_zero), drawn(0.5, "index_timestep_zero"))
+
+
+@pytest.fixture(scope="module")
+def layered() -> QwenImageTransformer:
+    torch.manual_seed(0)
+    made: QwenImageTransformer = filled(QwenImageTransformer(replace(CONFIG, draws_layers=True)))
+    return made
+
+
+def test_a_network_of_layers_is_known_by_its_kinds_of_latents(layered: QwenImageTransformer) -> None:
+    shapes = {name: tuple(item.shape) for name, item in layered.state_dict().items()}
+    assert shapes["time_text_embed.addition_t_embedding.weight"] == (2, 128)
+    assert qwen_image_config(shapes) == replace(CONFIG, draws_layers=True)
+
+
+@torch.inference_mode()
+def test_layers_are_told_apart_by_their_index(layered: QwenImageTransformer) -> None:
+    given = inputs(5, 8)
+    frames = given["x"].expand(-1, -1, 3, -1, -1)
+    out = layered(**{**given, "x": frames})
+    assert out.shape == (1, 4, 3, 5, 8)
+    assert not torch.allclose(out[:, :, 0], out[:, :, 1], atol=1e-4), "the same image at other indices"
+    alone = layered(**given)
+    assert alone.shape == (1, 4, 1, 5, 8)
+
+
+@torch.inference_mode()
+def test_references_of_layers_are_before_the_image(layered: QwenImageTransformer) -> None:
+    given = inputs()
+    first, second = (torch.randn(1, 4, 1, 4, 4, generator=torch.Generator().manual_seed(seed)) for seed in (2, 3))
+    own = layered(**given, ref_latents=[first, second])
+    assert torch.equal(own, layered(**given, ref_latents=[first, second], ref_latents_method="negative_index"))
+    assert not torch.allclose(own, layered(**given, ref_latents=[first, second], ref_latents_method="index"), atol=1e-4)
+    assert not torch.allclose(own, layered(**given, ref_latents=[second, first]), atol=1e-4)
+
+
+def test_other_networks_draw_one_image(network: QwenImageTransformer) -> None:
+    given = inputs()
+    with pytest.raises(ValueError, match="got 3 latent frames, expected 1"):
+        network(**{**given, "x": given["x"].expand(-1, -1, 3, -1, -1)})

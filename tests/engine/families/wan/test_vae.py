@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -62,3 +64,12 @@ def test_a_convolution_in_pieces_is_one_of_the_whole() -> None:
     padded = torch.nn.functional.pad(x, (1, 1, 1, 1, 2, 0))
     expected = torch.nn.functional.conv3d(padded, layer.weight, layer.bias)
     torch.testing.assert_close(torch.cat(pieces, dim=2), expected)
+
+
+def test_images_may_have_opacity() -> None:
+    config = replace(CONFIG, image_channels=4)
+    network = WanVae(config).requires_grad_(False)
+    assert wan_vae_config({name: tuple(item.shape) for name, item in network.state_dict().items()}) == config
+    assert network.output_channels == 4
+    latent = network.encode(torch.rand(1, 4, 1, 16, 24))
+    assert network.decode(latent).shape == (1, 4, 1, 16, 24)
