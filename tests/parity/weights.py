@@ -41,9 +41,15 @@ CONSTANTS = {
 MEANS_OF_BIASES = {
     "fuse.output_conv.bias": 0.5,
     "head.output_block.1.2.bias": 4.0,
+    "struct_dec.out_layer.2.bias": -1.3,
+    "shape_dec.blocks.0.4.to_subdiv.bias": -3.5,
+    "shape_dec.blocks.1.16.to_subdiv.bias": -3.5,
+    "shape_dec.blocks.2.8.to_subdiv.bias": -3.5,
+    "shape_dec.blocks.3.4.to_subdiv.bias": -2.0,
     "tracker.sam_mask_decoder.pred_obj_score_head.layers.2.bias": 4.0,
 }
-"""Means of biases: FILM's images are not black, MoGe's first mask has all pixels and SAM 3's objects are there then."""
+"""Means of biases: FILM's images are not black, MoGe's first mask has all pixels, TRELLIS 2 has few voxels and SAM 3 finds
+objects then."""
 
 ADAPTER_RULES = (
     Rule(r"\.(dora_scale|rescale|set_weight)$", deviation=0.1, mean=1.0),

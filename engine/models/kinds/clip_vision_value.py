@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from darkroom.engine.images.vision_pixels import vision_pixels
+from darkroom.engine.layers.dinov3 import Dinov3Config
 from darkroom.engine.models.network_in_use import NetworkInUse
 from darkroom.engine.models.network_value import NetworkAsModel, NetworkValue
 from darkroom.engine.models.weight_handle import Network, WeightHandle
@@ -33,7 +34,8 @@ class ClipVisionOutput:
 def _working_bytes(network: Network, shape: torch.Size) -> int:
     """Return the bytes of one layer's inner values, the largest working memory, for images [B, 3, H, W]."""
     config = network.config
-    num_bytes: int = shape[0] * config.num_tokens * config.inner_width * 2 * BYTES_PER_VALUE
+    num_tokens = max(config.num_tokens, shape[2] * shape[3] // config.patch_px**2)
+    num_bytes: int = shape[0] * num_tokens * config.inner_width * 2 * BYTES_PER_VALUE
     return num_bytes
 
 
@@ -75,8 +77,14 @@ class ClipVision(NetworkValue):
     def encode_image(self, image: torch.Tensor, crop: bool = True) -> ClipVisionOutput:
         """Encode IMAGE [B, H, W, C]; output on the CPU, float32.
 
-        With `crop` only the middle square is used, else the whole image is squeezed to a square.
+        With `crop` only the middle square is used, else the whole image is squeezed to a square. Raises ValueError for
+        DINOv3, of which other nodes read tokens at sizes of their own.
         """
+        if isinstance(self.patcher.model.config, Dinov3Config):
+            raise ValueError(
+                "clip_vision: DINOv3 has no output of its last layer but one; expected CLIP, SigLIP or DINOv2 "
+                "(Trellis2Conditioning and Pixal3DConditioning take DINOv3)"
+            )
         pixels = vision_pixels(
             image.to(self.load_device), self.image_size, self.image_mean, self.image_std, crop=crop
         ).float()

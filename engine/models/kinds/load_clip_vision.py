@@ -1,6 +1,6 @@
 """Files of image encoders as networks on the CPU.
 
-CLIP's are in the layout of the transformers library or of OpenCLIP, SigLIP's and DINOv2's in the former.
+CLIP's are in the layout of the transformers library or of OpenCLIP, SigLIP's and DINO's in the former.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from darkroom.engine.formats.fill import Destination, fill
 from darkroom.engine.formats.refusals import refuses
 from darkroom.engine.formats.unfilled import unfilled
 from darkroom.engine.formats.weight_file import Item, Names, Part, Transposed, WeightFile, open_weights, shape_of
-from darkroom.engine.layers import dinov2
-from darkroom.engine.layers.clip_vision import ClipVisionConfig, ClipVisionModel
-from darkroom.engine.layers.dinov2 import Dinov2
-from darkroom.engine.layers.image_encoders import image_encoder
+from darkroom.engine.layers import dinov2, dinov3
+from darkroom.engine.layers.clip_vision import ClipVisionConfig
+from darkroom.engine.layers.image_encoders import ImageEncoder, ImageEncoderConfig, image_encoder
 from darkroom.engine.layers.open_clip_names import FUSED, layer_names
 from darkroom.engine.layers.shapes import Shapes
 
-EXPECTED = "a CLIP vision model (ViT-L, ViT-H or ViT-bigG), that of LLaVA, SigLIP's (so400m) or DINOv2's"
+EXPECTED = "a CLIP vision model (ViT-L, ViT-H or ViT-bigG), that of LLaVA, SigLIP's (so400m), DINOv2's or DINOv3's"
 MARK = "vision_model.embeddings.patch_embedding.weight"
 CLASS_TOKEN = "vision_model.embeddings.class_embedding"
 PATCH_BIAS = "vision_model.embeddings.patch_embedding.bias"  # SigLIP's, which has no token of its class
@@ -51,7 +50,7 @@ EXACT = ("vision_model.pre_layrnorm.", "vision_model.post_layernorm.", "visual_p
 @refuses(EXPECTED)
 def load_clip_vision(
     path: Path, dtype: torch.dtype, *, to: Destination = Destination.RAM, prefix: str | None = None
-) -> ClipVisionModel | Dinov2:
+) -> ImageEncoder:
     """Load the image encoder of a file, its layers stored as `dtype`. Raises `BadModelFile`.
 
     In a checkpoint its names are behind a prefix.
@@ -62,19 +61,25 @@ def load_clip_vision(
     names: Names = {name.removeprefix(start): name for name in file.tensors if name.startswith(start)}
     if open_clip + OPEN_CLIP_MARK in file.tensors:
         names = dict(_from_open_clip(file, open_clip))
-    is_dinov2 = dinov2.MARK in names
-    if MARK not in names and not is_dinov2:
+    if not any(mark in names for mark in (MARK, dinov2.MARK, dinov3.MARK)):
         raise BadModelFile(path.name, describe(file.shapes, file.metadata), EXPECTED)
     shapes = file.shapes
     try:
         own = {name: shape_of(item, shapes) for name, item in names.items()}
-        config = dinov2.dinov2_config(own) if is_dinov2 else vision_config(names, shapes)
+        config = _config(own, names, shapes)
     except (KeyError, IndexError) as error:
         raise BadModelFile(path.name, f"no tensor {error}", EXPECTED) from error
     with unfilled():
         network = image_encoder(config)
     fill(network, file, names, lambda name: torch.float32 if name.startswith(EXACT) else dtype, to=to)
     return network
+
+
+def _config(own: Shapes, names: Names, file_shapes: Shapes) -> ImageEncoderConfig:
+    """Return the configuration of the encoder of a file, whose own tensors have the shapes `own`."""
+    if dinov2.MARK in names:
+        return dinov2.dinov2_config(own)
+    return dinov3.dinov3_config(own) if dinov3.MARK in names else vision_config(names, file_shapes)
 
 
 def vision_config(names: Names, file_shapes: Shapes) -> ClipVisionConfig:
