@@ -23,6 +23,7 @@ BY_IMAGE = {
     ),
     "hunyuan3d": node("Hunyuan3Dv2Conditioning", clip_vision_output=["4", 0]),
     "seedvr2": node("SeedVR2Conditioning", model=["1", 0], vae_conditioning=["5", 0]),
+    "trellis2": node("Trellis2Conditioning", clip_vision_model=["1", 1], image=["2", 0]),
 }  # fmt: skip
 # Nodes of families that restore the image they are given: at their size, and as a latent.
 RESTORING = {
@@ -32,9 +33,17 @@ RESTORING = {
 }
 # Nodes of families whose latents become shapes, not images: the empty latent, and what saves the shape.
 OF_SHAPES = {
-    "4": node("CLIPVisionEncode", clip_vision=["1", 1], image=["2", 0], crop="center"),
-    "5": node("EmptyLatentHunyuan3Dv2", resolution=32, batch_size=1),
-    "10": node("VAEDecodeHunyuan3D", samples=["9", 0], vae=["1", 2], num_chunks=1000, octree_resolution=16),
+    "hunyuan3d": {
+        "4": node("CLIPVisionEncode", clip_vision=["1", 1], image=["2", 0], crop="center"),
+        "5": node("EmptyLatentHunyuan3Dv2", resolution=32, batch_size=1),
+        "10": node("VAEDecodeHunyuan3D", samples=["9", 0], vae=["1", 2], num_chunks=1000, octree_resolution=16),
+    },
+    "trellis2": {
+        "5": node("EmptyTrellis2LatentStructure", batch_size=1),
+        "10": node("VaeDecodeStructureTrellis2", samples=["9", 0], vae=["1", 2], resolution="32"),
+    },
+}
+SAVED_SHAPE = {
     "11": node("VoxelToMeshBasic", voxel=["10", 0], threshold=-1.0),
     "21": node("SaveGLB", mesh=["11", 0], filename_prefix="shape"),
 }
@@ -115,7 +124,8 @@ def image_of_checkpoint(family: ModelFamily) -> dict[str, Any]:
     file = f"{family.name}.safetensors"
     if family.text:
         return image(node("CheckpointLoaderSimple", ckpt_name=file), family)
-    others = OF_SHAPES if "SaveGLB" in family.nodes else RESTORING if "SeedVR2Preprocess" in family.nodes else {}
+    shape = OF_SHAPES.get(family.name)
+    others = RESTORING if "SeedVR2Preprocess" in family.nodes else {} if shape is None else shape | SAVED_SHAPE
     latent = ["5", 0] if others else ["3", 2]
     return {
         "2": node("EmptyImage", width=80, height=64, batch_size=1, color=0x3366AA),

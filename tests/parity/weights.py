@@ -41,7 +41,7 @@ CONSTANTS = {
 MEANS_OF_BIASES = {
     "fuse.output_conv.bias": 0.5,
     "head.output_block.1.2.bias": 4.0,
-    "struct_dec.out_layer.2.bias": -1.3,
+    "struct_dec.out_layer.2.bias": -1.5,
     "shape_dec.blocks.0.4.to_subdiv.bias": -3.5,
     "shape_dec.blocks.1.16.to_subdiv.bias": -3.5,
     "shape_dec.blocks.2.8.to_subdiv.bias": -3.5,

@@ -61,7 +61,7 @@ FAMILY = ModelFamily(
     comfyui=ComfyUiNames("Trellis2"),
     default=Defaults(
         width=1024, height=1024, steps=12, cfg=7.5, scheduler="normal",
-        tflop=20.0, attention=0.2, billions=5.2,
+        tflop=13.0, attention=0.24, billions=5.2,
     ),
     nodes=(
         "ImageOnlyCheckpointLoader", "LoadImage", "Trellis2Conditioning", "EmptyTrellis2LatentStructure", "KSampler",

@@ -239,7 +239,6 @@ class StructureDecoder(nn.Module):
 class Trellis2ShapeVae(nn.Module):
     """The decoders of structures and of shapes."""
 
-    latent_dim = 3
     latent_channels = 32
     is_of_voxels = True
     downscale_ratio = 1
@@ -278,7 +277,6 @@ class Trellis2ShapeVae(nn.Module):
 class Trellis2TextureVae(nn.Module):
     """The decoder of textures."""
 
-    latent_dim = 3
     latent_channels = 32
     is_of_voxels = True
     downscale_ratio = 1

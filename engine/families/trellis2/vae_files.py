@@ -52,7 +52,6 @@ class Trellis2LatentFormat(LatentFormat):
     """Latents as the networks sample them: structures [B, 32, 16, 16, 16], or cells [B, 32, N, 1]."""
 
     latent_channels = LATENT_CHANNELS
-    latent_dimensions = 3
 
 
 def unscaled_shape(latent: torch.Tensor) -> torch.Tensor:

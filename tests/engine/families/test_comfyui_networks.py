@@ -98,6 +98,7 @@ HERE: Mapping[str, tuple[str, str]] = {
     "WAN22_WanDancer": ("wan", "dancer"),
     "Hunyuan3Dv2mini": ("hunyuan3d", ""),
     "Hunyuan3Dv2": ("hunyuan3d", ""),
+    "Trellis2": ("trellis2", ""),
     "HiDream": ("hidream", ""),
     "Chroma": ("chroma", ""),
     "ChromaRadiance": ("chroma_radiance", ""),
@@ -131,7 +132,6 @@ REFUSED: Mapping[str, str] = {
     "CogVideoX_T2V": "CogVideoX",
     "CogVideoX_I2V": "CogVideoX",
     "CogVideoX_Inpaint": "CogVideoX",
-    "Trellis2": "TRELLIS 2",
     "DepthAnything3": "Depth Anything 3",
 }
 # Tensors that files have beside those of the network, and those that it takes from elsewhere in the file.

@@ -68,6 +68,7 @@ from darkroom.engine.families.sd3.transformer import Sd3Config, Sd3Transformer
 from darkroom.engine.families.seedvr2.layers import SeedVr2Config
 from darkroom.engine.families.seedvr2.transformer import SeedVr2Transformer
 from darkroom.engine.families.stable_audio.transformer import StableAudioConfig, StableAudioTransformer
+from darkroom.engine.families.trellis2.transformer import Stage, Trellis2Config, Trellis2Transformer, turns_of
 from darkroom.engine.families.wan.animate import FaceAttention
 from darkroom.engine.families.wan.animate2 import WanAnimate2Config, WanAnimate2Transformer
 from darkroom.engine.families.wan.config import WanConfig
@@ -149,6 +150,30 @@ def _hidream_o1(drawn: Drawn) -> Inputs:
         "input_ids": torch.arange(5).expand(BATCH, -1), "cosines": angles.cos().expand(BATCH, -1, -1),
         "sines": angles.sin().expand(BATCH, -1, -1),
     }  # fmt: skip
+
+
+TRELLIS2_CELLS = 9
+
+
+def _trellis2(projected: int = 0) -> SmallTransformer:
+    """A network of shapes and one of textures, which are sampled in cells; items of fewer are padded."""
+    stages = (Stage.SHAPE, Stage.TEXTURE)
+    config = Trellis2Config(
+        stages=stages, hidden_size=256, num_blocks=2, num_heads=2, intermediate_size=96, context_dim=24,
+        projected_dims=(projected, projected) if projected else (),
+    )  # fmt: skip
+
+    def inputs(drawn: Drawn) -> Inputs:
+        cells = torch.arange(BATCH * TRELLIS2_CELLS * 3).view(BATCH, TRELLIS2_CELLS, 3) % 7
+        given: Inputs = {
+            "x": drawn(BATCH, 32, TRELLIS2_CELLS, 1), "timesteps": drawn.times(1000.0),
+            "context": drawn(BATCH, 5, 24), "stage": str(Stage.TEXTURE), "turns": turns_of(cells, config.head_dim),
+            "occupied": torch.arange(TRELLIS2_CELLS) < torch.tensor([[TRELLIS2_CELLS], [6]]),
+            "shape_latent": drawn(BATCH, TRELLIS2_CELLS, 32),
+        }  # fmt: skip
+        return {**given, "projected": drawn(BATCH, TRELLIS2_CELLS, projected)} if projected else given
+
+    return SmallTransformer(lambda: Trellis2Transformer(config), inputs, () if projected else ("trellis2",))
 
 
 FLUX = FluxConfig(width=256, num_double=2, num_single=2, context_dim=24, label_dim=16)
@@ -323,6 +348,8 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         _of((8, 12), 24, 1.0, {}),
         ("hunyuan3d",),
     ),
+    "trellis2": _trellis2(),
+    "trellis2 with projected features": _trellis2(projected=20),
     "qwen_image": SmallTransformer(
         lambda: QwenImageTransformer(QWEN), _of((16, 1, 6, 4), 24, 1.0, {}), ("qwen_image",)
     ),

@@ -17,6 +17,7 @@ from darkroom.engine.diffusion.conditions import convert_conditioning, with_mode
 from darkroom.engine.diffusion.stored_dtype import stored_dtype
 from darkroom.engine.families import registry
 from darkroom.engine.families.base import ModelFamily, Network, TokenizerParts
+from darkroom.engine.families.trellis2.transformer import GRID_SIDE
 from darkroom.engine.formats.unfilled import unfilled
 from darkroom.engine.memory.dtypes import text_encoder_types, unet_types, vae_types
 from darkroom.engine.models.clip import Entries
@@ -72,12 +73,14 @@ def test_a_vae_decodes_and_encodes_on_cuda_alone(family: ModelFamily) -> None:
     _, _, vae = networks(family)
     dtype = stored_dtype(vae)
     is_of_shapes = getattr(vae, "is_of_shapes", False)
+    is_of_voxels = getattr(vae, "is_of_voxels", False)
+    has_encoder = not is_of_shapes and not is_of_voxels and family.name not in DECODERS
     options = {"octree_resolution": 4, "num_chunks": 100} if is_of_shapes else {}
     with fake_cuda(), torch.no_grad():
         move_to_cuda(vae)
         latents = torch.empty(1, vae.latent_channels, *latent_shape(family, vae), dtype=dtype, device=CUDA)
         assert vae.decode(latents, **options).device == CUDA
-        if not is_of_shapes and family.name not in DECODERS:  # those have no encoder
+        if has_encoder:
             source = torch.empty(1, *source_shape(family, vae), dtype=dtype, device=CUDA)
             assert vae.encode(source).shape[:2] == latents.shape[:2]
 
@@ -196,6 +199,8 @@ def byte_pairs() -> BytePairs:
 
 def latent_shape(family: ModelFamily, vae: Any) -> tuple[int, ...]:
     """Return the sizes of a small latent behind its channels."""
+    if getattr(vae, "is_of_voxels", False):
+        return (GRID_SIDE,) * 3
     if hasattr(vae, "latent_height"):  # of audio, in bands
         return vae.latent_height, CELLS
     cells = IMAGE_PX // vae.downscale_ratio if vae.downscale_ratio == 1 else CELLS

@@ -31,6 +31,7 @@ WITH_FRAMES: Final = frozenset({
 LATENTS: Final = {
     "stable_audio": (1, 64, 1024), "hunyuan3d": (1, 64, 3072), "ace_step": (1, 8, 16, 1292),
     "ace_step15": (1, 64, 3000), "minimax_music3": (1, 128, 10335),
+    "trellis2": (1, 32, 16, 16, 16),
 }  # fmt: skip
 MORE_CHANNELS: Final = {  # of the image that they are given, or of a mask
     "svd": 4, "zero123": 4, "hunyuan_image_refiner": 64, "hunyuan_video15": 33, "kandinsky5": 17,
@@ -42,7 +43,8 @@ TEXT_WIDTHS: Final = {
     "lumina2": 2304, "omnigen2": 2048, "qwen_image": 3584, "z_image": 2560, "hunyuan_image": 3584,
     "kandinsky5": 3584, "kandinsky5_image": 3584, "hunyuan_video15": 3584,
     "hunyuan_image_refiner": 3584, "seedvr2": 5120, "sd15": 768, "zero123": 768, "svd": 1024, "sd2": 1024, "sdxl": 2048,
-    "sdxl_refiner": 1280, "stable_audio": 768, "cosmos1": 1024, "cosmos_predict2": 1024, "hunyuan_dit": 1024,
+    "sdxl_refiner": 1280, "trellis2": 1024, "stable_audio": 768, "cosmos1": 1024, "cosmos_predict2": 1024,
+    "hunyuan_dit": 1024,
 }  # fmt: skip
 T5_WIDTH: Final = 4096
 SLOW_TO_COUNT: Final = "hidream"  # its experts choose tokens, which shapes alone do not tell
@@ -86,6 +88,8 @@ def more_inputs(name: str, batch: int) -> dict[str, Any]:
     if name == "seedvr2":
         _, _, *cells = latent_of(registry.family_named(name))
         return {"condition": empty(1, 17, *cells)}
+    if name == "trellis2":
+        return {"stage": "structure_model", "turns": empty(1, 16**3, 2, 64)}
     widths = {"kandinsky5": 768, "kandinsky5_image": 768, "sd3": 2048, "sdxl": 2816, "sdxl_refiner": 2560, "svd": 768}
     more = {"num_frames": batch} if name == "svd" else {}
     return {"y": empty(batch, widths[name]), **more} if name in widths else more
