@@ -77,6 +77,6 @@ FAMILY = ModelFamily(
     },
     vision={
         "full": Dinov3Config(),
-        "small": Dinov3Config(num_layers=24, hidden_size=64, intermediate_size=64),
+        "small": Dinov3Config(num_layers=2, hidden_size=64, intermediate_size=64),
     },
 )  # fmt: skip

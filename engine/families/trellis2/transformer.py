@@ -36,6 +36,7 @@ FREQUENCY_DIM = 256  # of the sinusoids of time
 THETA = 10000.0
 NUM_AXES = 3
 GRID_SIDE = 16  # cells of the structure
+STRUCTURE_CHANNELS = 8
 MARKS = ("img2shape.t_embedder.mlp.0.weight", "shape2txt.t_embedder.mlp.0.weight")
 
 
@@ -64,7 +65,7 @@ class Trellis2Config:
     intermediate_size: int = 8192
     context_dim: int = 1024
     latent_channels: int = 32
-    structure_channels: int = 8
+    structure_channels: int = STRUCTURE_CHANNELS
     projected_dims: tuple[int, ...] = ()
     """Channels of the projected features that each of `stages` reads, 0 for none; empty where none does."""
 
@@ -103,7 +104,7 @@ def trellis2_config(shapes: Shapes) -> Trellis2Config:
         intermediate_size=shapes[f"{first}.blocks.0.mlp.mlp.0.weight"][0],
         context_dim=shapes[f"{cross}to_kv.weight"][1],
         latent_channels=in_channels // 2 if first is Stage.TEXTURE else in_channels,
-        structure_channels=Trellis2Config.structure_channels if structure is None else structure[1],
+        structure_channels=STRUCTURE_CHANNELS if structure is None else structure[1],
         projected_dims=projected if any(projected) else (),
     )
 
