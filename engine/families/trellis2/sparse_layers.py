@@ -119,7 +119,7 @@ class SplittingBlock(nn.Module):
     def split(self, x: torch.Tensor, cells: torch.Tensor, given: torch.Tensor | None) -> Split:
         """Return the cells that are made of `cells`: those that the block predicts, or the given ones [N, 8].
 
-        Raises ValueError for more than 2**24, and for given ones of another number of cells.
+        Raises ValueError for none or more than 2**24, and for given ones of another number of cells.
         """
         occupied = given if self.to_subdiv is None else self.to_subdiv(x) > 0
         if occupied is None or occupied.shape[0] != cells.shape[0]:
@@ -128,9 +128,9 @@ class SplittingBlock(nn.Module):
                 f"shape_subdivides: they are those of another shape; got {number} cells, expected {cells.shape[0]}"
             )
         parents, children = occupied.to(cells.device).nonzero(as_tuple=True)
-        if parents.numel() > MOST_CELLS:
+        if not 0 < parents.numel() <= MOST_CELLS:
             raise ValueError(
-                f"samples: the shape has too many voxels; got {parents.numel()}, expected at most {MOST_CELLS}"
+                f"samples: a shape of as many voxels is not decoded; got {parents.numel()}, expected 1 to {MOST_CELLS}"
             )
         corners = torch.stack([children & 1, children >> 1 & 1, children >> 2], dim=-1)
         return Split(occupied, parents * NUM_CHILDREN + children, cells[parents] * 2 + corners)
@@ -140,5 +140,5 @@ class SplittingBlock(nn.Module):
         inner = self.conv1(functional.silu(self.norm1(x)), neighbors)
         inner = inner.view(-1, self.out_channels)[split.rows]
         inner = self.conv2(functional.silu(self.norm2(inner)), of_split)
-        kept = x.reshape(x.shape[0] * NUM_CHILDREN, -1)[split.rows]  # [M, C / 8]
+        kept = x.reshape(x.shape[0] * NUM_CHILDREN, x.shape[1] // NUM_CHILDREN)[split.rows]  # [M, C / 8]
         return inner.add_(kept.repeat_interleave(self.out_channels // kept.shape[1], dim=1))

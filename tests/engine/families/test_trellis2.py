@@ -38,7 +38,7 @@ def random(module: torch.nn.Module) -> Any:
     return module.requires_grad_(False)
 
 
-# --- files -------------------------------------------------------------------------------------------------------------
+# --- files -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("prefix", ["", "model.diffusion_model.", "diffusion_model."])
@@ -77,7 +77,7 @@ def test_odd_numbers_of_heads_and_of_channels_are_refused() -> None:
         trellis2_config({})
 
 
-# --- cells of batches ----------------------------------------------------------------------------------------------------
+# --- cells of batches ------------------------------------------------------------------------------------------------
 
 
 def test_items_of_other_lengths_are_padded_and_split_again() -> None:
@@ -133,7 +133,7 @@ def test_padding_does_not_change_the_prediction_of_cells() -> None:
     assert not found[:, :, 5:].any()
 
 
-# --- layers on cells -----------------------------------------------------------------------------------------------------
+# --- layers on cells -------------------------------------------------------------------------------------------------
 
 
 def dense_grid(cells: torch.Tensor, rows: torch.Tensor, side: int) -> torch.Tensor:
@@ -171,11 +171,13 @@ def test_cells_split_into_the_given_children() -> None:
         block.split(torch.zeros(1, 8), torch.zeros(1, 3), given)
 
 
-def test_a_shape_of_too_many_voxels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shape_of_too_many_or_no_voxels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("darkroom.engine.families.trellis2.sparse_layers.MOST_CELLS", 7)
     block = SplittingBlock(8, 4, predicts=False)
-    with pytest.raises(ValueError, match="too many voxels; got 8, expected at most 7"):
+    with pytest.raises(ValueError, match="as many voxels is not decoded; got 8, expected 1 to 7"):
         block.split(torch.zeros(1, 8), torch.zeros(1, 3), torch.ones(1, 8, dtype=torch.bool))
+    with pytest.raises(ValueError, match="got 0, expected 1 to 7"):
+        block.split(torch.zeros(1, 8), torch.zeros(1, 3), torch.zeros(1, 8, dtype=torch.bool))
 
 
 def test_a_block_adds_its_result_to_what_it_is_given() -> None:
@@ -197,7 +199,7 @@ def test_the_finest_cells_are_those_of_the_whole_decoder() -> None:
     assert colors.shape == (len(finest), 6) and torch.equal(places, finest)
 
 
-# --- surfaces ------------------------------------------------------------------------------------------------------------
+# --- surfaces --------------------------------------------------------------------------------------------------------
 
 
 def test_four_cells_around_a_crossed_edge_make_two_triangles() -> None:
