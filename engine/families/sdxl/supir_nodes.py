@@ -98,4 +98,3 @@ def _encoder_of_degraded(vae: Vae, model_patch: MODEL_PATCH, network: Supir) -> 
     patches = {f"encoder.{name.removeprefix(ENCODER)}": (weight.to("cpu"),) for name, weight in weights.items()}
     changed.patcher.add_patches(patches, strength_patch=1.0, strength_model=0.0)
     return changed
-
