@@ -29,7 +29,7 @@ class BenchmarkConfig(Section):
     """
 
     whole: ClassVar[str] = "BENCHMARK_TEST"
-    """What to measure, `NAME=NUMBER` by commas: `BENCHMARK_TEST=width=768,height=768,steps=20`. Each has a variable of
+    """Size to measure, `NAME=NUMBER` by commas: `BENCHMARK_TEST=width=768,height=768,steps=20`. Each has a variable of
     its own, too, which wins."""
 
     mode: Annotated[Literal["auto", "off"], LOWER, env("BENCHMARK")] = "auto"

@@ -75,7 +75,7 @@ class DeviceSharing:
             await self._look(client)
 
     async def _look(self, client: EngineClient) -> DeviceUse | None:
-        """Return what an engine holds now, noted if that is more than ever."""
+        """Return the memory that an engine holds now, and note it if that is more than ever."""
         used = await self._use(client)
         if used is not None:
             self._needed[client.url] = max(used.held_bytes, self._needed.get(client.url, 0))

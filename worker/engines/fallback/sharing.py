@@ -1,4 +1,4 @@
-"""Whether two engines' models fit on one device together, by what each has been measured to hold. Pure."""
+"""Memory of one device for two engines: decision whether both fit by their measured needs. Pure."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class FallbackTarget:
 
 
 def read_target(engine: str) -> FallbackTarget:
-    """Return what FALLBACK_ENGINE names. Reads the file system. Raises SettingsInvalid for anything else."""
+    """Return the target that FALLBACK_ENGINE names. Reads the file system. Raises SettingsInvalid for anything else."""
     if engine.startswith(("http://", "https://")):
         return FallbackTarget(url=engine.rstrip("/"))
     try:

@@ -32,7 +32,7 @@ http.server.ThreadingHTTPServer((host, int(port)), Handler).serve_forever()
 
 
 def asked(path: Path) -> dict[str, object]:
-    """What the script answers through the socket, once it does."""
+    """Return the answer of the script through the socket, once there is one."""
     for _ in range(600):
         answer = b""
         with contextlib.suppress(ConnectionError), socket.socket(socket.AF_UNIX) as client:
