@@ -1,6 +1,7 @@
-"""A real ComfyUI beside the worker's engine: both processes, and what is left of a job when either is killed.
+"""Another engine beside the worker's: both processes, and what is left of a job when either is killed.
 
-`TEST_COMFYUI` names it as FALLBACK_ENGINE does: `TEST_COMFYUI='/path/to/python /path/to/ComfyUI/main.py'`.
+A small stand-in for ComfyUI plays the other one, and ComfyUI itself where `TEST_COMFYUI` names it as FALLBACK_ENGINE
+does: `TEST_COMFYUI='/path/to/python /path/to/ComfyUI/main.py'`.
 """
 
 from __future__ import annotations
@@ -16,13 +17,10 @@ import httpx
 import pytest
 
 from tests.flow.running_worker import CHECKPOINT, RunningWorker, running_worker
+from tests.worker.engines.fallback.stand_in import install
 
 COMFYUI = os.environ.get("TEST_COMFYUI", "")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(not COMFYUI, reason="TEST_COMFYUI names no ComfyUI, in the form of FALLBACK_ENGINE"),
-]
+with_comfyui = pytest.mark.skipif(not COMFYUI, reason="TEST_COMFYUI names no ComfyUI, in the form of FALLBACK_ENGINE")
 
 PACK = """
 import time
@@ -106,6 +104,9 @@ def is_computing(worker: RunningWorker, name: str) -> bool:
     return str(worker.get(f"/result/{name}").json()["message"]).startswith("Progress")
 
 
+@with_comfyui
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_what_our_engine_lacks_runs_there_and_the_rest_here(tmp_path: Path, small_checkpoint: Path) -> None:
     with running_worker(tmp_path, small_checkpoint, **settings_with(tmp_path)) as worker:
         assert worker.get("/health").json()["fallback"]["state"] == "idle"
@@ -124,6 +125,9 @@ def test_what_our_engine_lacks_runs_there_and_the_rest_here(tmp_path: Path, smal
         assert health["state"] == "up" and health["starts"] == 1 and health["engine"]["memory_bytes"] > 10**8
 
 
+@with_comfyui
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_job_there_is_cancelled_and_its_time_limit_holds(tmp_path: Path, small_checkpoint: Path) -> None:
     with running_worker(tmp_path, small_checkpoint, **settings_with(tmp_path)) as worker:
         submit(worker, "long", inverted(300))
@@ -135,6 +139,9 @@ def test_a_job_there_is_cancelled_and_its_time_limit_holds(tmp_path: Path, small
         assert result["error"]["code"] == "job_timed_out", result
 
 
+@with_comfyui
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_job_survives_the_end_of_the_fallback_and_of_the_worker(tmp_path: Path, small_checkpoint: Path) -> None:
     settings = settings_with(tmp_path)
     with running_worker(tmp_path, small_checkpoint, **settings) as worker:
@@ -153,3 +160,19 @@ def test_a_job_survives_the_end_of_the_fallback_and_of_the_worker(tmp_path: Path
     with running_worker(tmp_path, small_checkpoint, **settings) as worker:
         result = ended(worker, "other")
         assert result["status"] == "completed" and result["engine"]["name"] == "fallback"
+
+
+def test_an_idle_fallback_is_ended_before_an_engine_is_replaced_for_memory(
+    tmp_path: Path, small_checkpoint: Path
+) -> None:
+    folder = install(tmp_path / "ComfyUI")
+    settings = {"FALLBACK_ENGINE": str(folder), "MEMORY_SOFT_LIMIT_BYTES": "1"}
+    with running_worker(tmp_path, small_checkpoint, **settings) as worker:
+        submit(worker, "there", {"1": {"class_type": "Draw", "inputs": {"text": "drawn", "size": 1}}})
+        there = ended(worker, "there")
+        assert there["status"] == "completed" and there["engine"]["name"] == "fallback"
+        assert worker.output_bytes(there) == b"drawn"
+        until(lambda: worker.get("/health").json()["fallback"]["state"] == "idle", seconds=60)
+        pid = int((folder / "pid").read_text())
+        until(lambda: not Path(f"/proc/{pid}").exists(), seconds=30)
+        assert worker.get("/health").json()["restarts"] == 0

@@ -36,7 +36,7 @@ def build_fallback(settings: Settings, fleet: EngineFleet, memory: MachineMemory
 
 
 def fallback_launch(settings: Settings, fleet: EngineFleet) -> FallbackLaunch:
-    """Return how the fallback is started: in the folders of our engine, with temporary files of its own.
+    """Return the start of the fallback: in the folders of our engine, with temporary files of its own.
 
     It uses the device of the first engine.
     """

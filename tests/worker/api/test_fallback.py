@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from tests.fakes import FakeEngine, draw, fail, say, steps, wait
 from tests.worker.api.test_previews import shown
@@ -231,6 +232,19 @@ async def test_a_job_that_failed_on_our_engine_is_repeated_once_on_the_fallback(
         both = await pair.run("never", fail())
         assert both["error"]["code"] == "node_failed" and both["engine"]["name"] == "fallback"
         assert len(pair.other.runs) == 2
+
+
+async def test_a_job_that_our_engine_refuses_at_its_beginning_goes_to_the_fallback(pair: Pair) -> None:
+    async def refuse(_request: web.Request) -> web.Response:
+        error = {"type": "missing_node_type", "message": "Node 'Draw' not found", "details": "Node ID '#1'"}
+        return web.json_response({"error": error, "node_errors": {}}, status=400)
+
+    pair.own.lie, pair.own.lies_at = refuse, "POST /prompt"  # it lost a pack since it was asked
+    result = await pair.run("moved", draw())
+    assert result["status"] == "completed" and result["engine"]["name"] == "fallback" and not pair.own.runs
+    with sqlite3.connect(f"file:{pair.front.front.store.directory}/darkroom.db?mode=ro", uri=True) as database:
+        (request,) = database.execute("select request from jobs where id = 'moved'").fetchone()
+    assert json.loads(request)["engine"] == "fallback"  # so that the next worker goes on there
 
 
 async def test_health_and_metrics_show_the_fallback(pair: Pair) -> None:

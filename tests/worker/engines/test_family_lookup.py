@@ -129,3 +129,16 @@ async def test_what_was_learned_of_all_files_is_remembered_while_the_engine_is_a
     assert engine.lookup.remembered(asked) == {asked[0]: PLAIN, asked[1]: LARGE}
     with pytest.raises(EngineUnreachable):
         engine.lookup.remembered(files("added later.safetensors"))
+
+
+async def test_a_network_that_the_engine_has_and_knows_no_family_of_is_refused() -> None:
+    engine = Engine()
+    asked = files("plain.safetensors", "odd.safetensors", "missing.safetensors")
+    await engine.lookup.of(asked)
+    assert [file.name for file in engine.lookup.refused(asked)] == ["odd.safetensors"]
+    other = [ModelFile("vae", "odd.safetensors")]
+    await engine.lookup.of(other)
+    assert not engine.lookup.refused(other)
+    foreign = Engine(has_families=False)
+    await foreign.lookup.of(asked)
+    assert not foreign.lookup.refused(asked)

@@ -43,10 +43,7 @@ class FallbackMoves:
         """Move a job whose model files, fetched since it was accepted, are of no family of our engine."""
         if self._fallback is None or job.request.engine:
             return False
-        try:
-            choice = await choice_of_families(self._pool.any_client, prompt)
-        except WorkerError:  # our engine's run shows what is wrong
-            return False
+        choice = await choice_of_families(self._pool.any_client, prompt)
         return choice is not None and await self._is_moved(job, choice, prompt)
 
     async def after(self, job: Job, error: WorkerError) -> bool:
