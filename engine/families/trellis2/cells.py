@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 CHANNELS = 32
+LARGEST_SIDE = 128  # cells of a grid: that of shapes at 2048
 MOST_CELLS = 1 << 18  # of an item: all of a grid of 64, or those of a surface in a larger one
 
 
@@ -76,11 +77,29 @@ def cell_lists(coords: torch.Tensor, resolution: int | None = None) -> CellLists
             f"voxel: the structure of an item is empty; got {list(counts)} occupied voxels by item, expected some in "
             "each"
         )
-    if max(counts) > MOST_CELLS:
-        raise ValueError(
-            f"voxel: too many cells to attend to; got {max(counts)} of an item, expected at most {MOST_CELLS}"
-        )
+    check_number(max(counts))
     return CellLists(coords.int(), counts, resolution)
+
+
+def occupied_cells(grids: torch.Tensor) -> CellLists:
+    """Return the occupied cells of grids [B, S, S, S], those other than 0.
+
+    Raises ValueError for grids of another form, and for none or too many occupied cells, before they are listed.
+    """
+    side = grids.shape[-1]
+    if grids.ndim != 4 or set(grids.shape[1:]) != {side} or side > LARGEST_SIDE:
+        raise ValueError(
+            f"voxel: no dense grid of a structure; got {list(grids.shape)}, expected a cube of at most {LARGEST_SIDE} "
+            "voxels a side, as VaeDecodeStructureTrellis2 returns it"
+        )
+    check_number(int(grids.flatten(1).count_nonzero(1).max()))
+    return cell_lists(grids.nonzero(), side)
+
+
+def check_number(number: int) -> None:
+    """Raise ValueError for more cells of an item than are sampled."""
+    if number > MOST_CELLS:
+        raise ValueError(f"voxel: too many cells to attend to; got {number} of an item, expected at most {MOST_CELLS}")
 
 
 def joined(items: Sequence[torch.Tensor], resolution: int | None = None) -> CellLists:

@@ -85,7 +85,10 @@ def test_a_shape_is_sampled_in_the_occupied_voxels(voxel: Voxel) -> None:
     ("voxel", "said"),
     [
         (Voxel(torch.zeros(1, 4, 4, 4)), "structure is empty"),
-        (Voxel(torch.zeros(5, 3), torch.zeros(5, 3), 8), "a list of voxels; expected a dense grid"),
+        (Voxel(torch.zeros(5, 3), torch.zeros(5, 3), 8), r"no dense grid of a structure; got \[5, 3\]"),
+        (Voxel(torch.zeros(1, 4, 4, 8)), r"got \[1, 4, 4, 8\], expected a cube"),
+        (Voxel(torch.zeros(1, 129, 129, 129)), "at most 128 voxels a side"),
+        (Voxel(torch.ones(1, 65, 65, 65)), "too many cells to attend to; got 274625 of an item"),
     ],
 )
 def test_voxels_without_a_structure_are_refused(voxel: Voxel, said: str) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.diffusion.options import Conditioning
-from darkroom.engine.families.trellis2.cells import CellLists, cell_lists, joined
+from darkroom.engine.families.trellis2.cells import CellLists, joined, occupied_cells
 from darkroom.engine.families.trellis2.denoiser import COORDS, MODE, PROJECTED, SHAPE_LATENT
 from darkroom.engine.families.trellis2.nodes import projection
 from darkroom.engine.families.trellis2.nodes.conditioning import CATEGORY, MODULE, features_of
@@ -53,11 +53,8 @@ def trellis2_shape_stage(
     context: NodeContext, *, positive: CONDITIONING, negative: CONDITIONING, voxel: VOXEL
 ) -> Staged:
     """Let a shape be sampled in the occupied voxels of a structure, at 512 for one of 32 voxels a side."""
-    if voxel.voxel_colors is not None or voxel.data.ndim != 4:
-        raise ValueError("voxel: a list of voxels; expected a dense grid, as VaeDecodeStructureTrellis2 returns it")
-    side = voxel.data.shape[-1]
-    cells = cell_lists(voxel.data.bool().nonzero(), side)
-    is_coarse = side <= LARGEST_COARSE_SIDE
+    cells = occupied_cells(voxel.data)
+    is_coarse = voxel.data.shape[-1] <= LARGEST_COARSE_SIDE
     mode, reading = (
         ("shape_generation_512", projection.SHAPE_512) if is_coarse else ("shape_generation", projection.SHAPE)
     )
