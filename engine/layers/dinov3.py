@@ -120,7 +120,7 @@ class Attention(nn.Module):
 
     def _rotated(self, x: torch.Tensor, turns: Turns) -> torch.Tensor:
         """Rotate the tokens [B, T, D] of patches, which are the last ones."""
-        heads = x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        heads = x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
         others = x.shape[1] - turns[0].shape[0]
         rotated = rotated_halves(heads[:, :, others:], turns)
         return torch.cat([heads[:, :, :others], rotated], dim=2).transpose(1, 2).flatten(2)
@@ -192,7 +192,8 @@ class Dinov3(nn.Module):
 
         With `skip_norm_elementwise` the last norm has no weights. There is no `attention_mask`, and no layer's output.
         """
-        turns = patch_turns(*(size // self.config.patch_px for size in pixel_values.shape[2:]), pixel_values.device)
+        height, width = (size // self.config.patch_px for size in pixel_values.shape[2:])
+        turns = patch_turns(height, width, pixel_values.device)
         x = self.embeddings(pixel_values)
         for layer in self.layer:
             x = layer(x, turns)

@@ -76,7 +76,7 @@ class PixelPositions(nn.Module):
         sides = [(torch.arange(0.5, size, device=x.device) / size) * 2.0 - 1.0 for size in (height, width)]
         positions = torch.cartesian_prod(*sides)  # [H W, 2]
         angles = (2.0 * math.pi * positions[..., None] / self.periods.to(positions)).flatten(1)
-        heads = x.unflatten(1, (NUM_HEADS, -1)).flatten(3).transpose(2, 3)  # [B, N, H W, D / N]
+        heads = x.view(x.shape[0], NUM_HEADS, -1, height * width).transpose(2, 3)  # [B, N, H W, D / N]
         return rotated_halves(heads, (angles.cos(), angles.sin())).transpose(2, 3).reshape(x.shape)
 
 
@@ -115,7 +115,7 @@ class FeatureUpsampler(nn.Module):
         nearest pixel.
         """
         queries = self.image_encoder(image, side)
-        keys = functional.adaptive_avg_pool2d(queries, features.shape[2:])
+        keys = functional.adaptive_avg_pool2d(queries, (features.shape[2], features.shape[3]))
         around = _Around(queries[0], keys[0], features[0].to(queries))
         points = points.to(queries).clamp(0, side - 1)
         start = points.floor()
@@ -149,15 +149,17 @@ class _Around:
         """Return features [P, C] of pixels, in chunks of bounded memory."""
         channels = self._keys.shape[1] + self._values.shape[1]
         size = max(1, CHUNK_BYTES // (WINDOW**2 * channels * self._keys.element_size()))
-        parts = [self._of(*part) for part in zip(columns.split(size), rows.split(size), strict=True)]
+        parts = [self._of(*part) for part in zip(torch.split(columns, size), torch.split(rows, size), strict=True)]
         return torch.cat(parts) if parts else self._values.new_empty(0, self._values.shape[1])
 
     def _of(self, columns: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         cells = rows // self._factors[0] * self._row + columns // self._factors[1]
         seen = cells[:, None] + self._window  # [P, 81]
         query = self._queries[:, rows, columns].T[:, None]  # [P, 1, D]
-        heads = (item.unflatten(-1, (NUM_HEADS, -1)).transpose(1, 2) for item in (query, *self._read(seen)))
-        return functional.scaled_dot_product_attention(*heads).flatten(1)
+        q, k, v = (_in_heads(item) for item in (query, self._keys[seen], self._values[seen]))
+        return functional.scaled_dot_product_attention(q, k, v).flatten(1)
 
-    def _read(self, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._keys[seen], self._values[seen]
+
+def _in_heads(x: torch.Tensor) -> torch.Tensor:
+    """Return channels [P, T, C] as heads [P, N, T, C / N]."""
+    return x.view(*x.shape[:-1], NUM_HEADS, x.shape[-1] // NUM_HEADS).transpose(1, 2)

@@ -47,7 +47,7 @@ class VoxelVae(Vae):
         self._check_channels(samples)
         self._check_axes(samples)
         grids = []
-        for item in samples.split(1):
+        for item in torch.split(samples, 1):
             with self.patcher.in_use(working_bytes=self._working_bytes(tuple(item.shape))) as network:
                 grid = network.decode(item.to(self.device, self.vae_dtype))
                 grids.append((grid[:, 0] > 0).to(self.output_device))

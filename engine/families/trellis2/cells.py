@@ -38,7 +38,7 @@ class CellLists:
 
     def items(self) -> list[torch.Tensor]:
         """Return the cells [N, 3] of each item."""
-        return list(self.coords[:, 1:].split(self.counts))
+        return list(torch.split(self.coords[:, 1:], list(self.counts)))
 
     def split(self, latent: torch.Tensor) -> list[torch.Tensor]:
         """Return the channels [N, C] of each item's cells of a latent [B, C, N, 1]."""
@@ -47,8 +47,8 @@ class CellLists:
     def padded(self, rows: torch.Tensor) -> torch.Tensor:
         """Return values [M, ...] of all cells as [B, N, ...], with zeros behind those of fewer."""
         if self.is_even:
-            return rows.unflatten(0, (len(self.counts), -1))
-        return torch.nn.utils.rnn.pad_sequence(list(rows.split(self.counts)), batch_first=True)
+            return rows.reshape(len(self.counts), -1, *rows.shape[1:])
+        return torch.nn.utils.rnn.pad_sequence(list(torch.split(rows, list(self.counts))), batch_first=True)
 
     def occupied(self, device: torch.device) -> torch.Tensor | None:
         """Return True for cells and False for what pads them, bool [B, N]; None where nothing is padded."""

@@ -41,7 +41,7 @@ class Trellis2Denoiser(Denoiser):
         """Return the inputs of a condition's stage. Raises ValueError for a latent or a conditioning of another."""
         noise, device = kwargs["noise"], kwargs["device"]
         stage = Stage.STRUCTURE if noise.ndim == 5 else STAGES.get(kwargs.get(MODE, ""))
-        config: Trellis2Config = self.diffusion_model.config
+        config: Trellis2Config = self.diffusion_model.config  # type: ignore[assignment]
         if stage is None:
             raise ValueError(
                 "positive: it is not of a stage of cells, as the latent is; expected that of Trellis2ShapeStage, "
@@ -54,9 +54,11 @@ class Trellis2Denoiser(Denoiser):
             )
         if stage in (Stage.SHAPE, Stage.TEXTURE):
             kwargs[TEXT] = self._large_image(kwargs)
+        if stage is Stage.STRUCTURE:
+            self._check_structure(noise)
         inputs = super().extra_conds(**kwargs)
         inputs["stage"] = ConstantInput(str(stage))
-        cells = self._structure(noise) if stage is Stage.STRUCTURE else self._cells(noise, kwargs)
+        cells = None if stage is Stage.STRUCTURE else self._cells(noise, kwargs)
         positions = grid_cells(device) if cells is None else cells.padded(cells.coords[:, 1:].to(device))
         inputs["turns"] = RegularInput(turns_of(positions, config.head_dim))
         occupied = None if cells is None else cells.occupied(device)
@@ -78,7 +80,7 @@ class Trellis2Denoiser(Denoiser):
             )
         return tokens
 
-    def _structure(self, noise: torch.Tensor) -> None:
+    def _check_structure(self, noise: torch.Tensor) -> None:
         """Raise ValueError for a latent that is no structure."""
         expected = [self.latent_format.latent_channels, *[GRID_SIDE] * 3]
         if list(noise.shape[1:]) != expected:

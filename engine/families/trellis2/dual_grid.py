@@ -36,7 +36,7 @@ def dual_grid_mesh(cells: torch.Tensor, surface: torch.Tensor, resolution: int) 
     around = torch.tensor(AROUND, device=cells.device)
     splits = torch.tensor(SPLITS, device=cells.device)
     triangles = [torch.empty(0, 3, dtype=torch.int32, device=cells.device)]
-    for part, axis in zip(owners.split(EDGES_AT_ONCE), axes.split(EDGES_AT_ONCE), strict=True):
+    for part, axis in zip(torch.split(owners, EDGES_AT_ONCE), torch.split(axes, EDGES_AT_ONCE), strict=True):
         quads = index.find(keys_of(cells[part].long()[:, None] + around[axis], resolution))  # [E, 4]
         quads = quads[(quads >= 0).all(dim=1)]
         a, b, c, d = weights[quads].unbind(1)

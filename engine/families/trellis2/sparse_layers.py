@@ -141,4 +141,5 @@ class SplittingBlock(nn.Module):
         inner = inner.view(-1, self.out_channels)[split.rows]
         inner = self.conv2(functional.silu(self.norm2(inner)), of_split)
         kept = x.reshape(x.shape[0] * NUM_CHILDREN, x.shape[1] // NUM_CHILDREN)[split.rows]  # [M, C / 8]
-        return inner.add_(kept.repeat_interleave(self.out_channels // kept.shape[1], dim=1))
+        out: torch.Tensor = inner.add_(kept.repeat_interleave(self.out_channels // kept.shape[1], dim=1))
+        return out

@@ -215,7 +215,8 @@ class ProjectedAttention(nn.Module):
     ) -> torch.Tensor:
         """Return the attention of cells [B, N, D] with their projected features [B, N, C] added."""
         attended: torch.Tensor = self.cross_attn_block(x, context, None, options)
-        return attended + self.proj_linear(projected)
+        out: torch.Tensor = attended + self.proj_linear(projected)
+        return out
 
 
 class FeedForward(nn.Module):

@@ -7,6 +7,7 @@ batch, `S` cells a side, `N` cells, `C` channels. Module names are those of the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,7 +24,6 @@ from darkroom.engine.families.trellis2.sparse_layers import (
     SplittingBlock,
     neighbors_of,
 )
-from darkroom.engine.families.trellis2.transformer import GRID_SIDE
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.shapes import Shapes, count_children
 
@@ -179,7 +179,8 @@ class SparseDecoder(nn.Module):
             GROWTH ** (level + 1) * (NUM_COPIES * self._splitting(level).out_channels + NEIGHBOR_BYTES)
             for level in range(self.num_splits)
         )
-        return num_cells * widest + CHUNK_BYTES
+        num_bytes: int = num_cells * widest + CHUNK_BYTES
+        return num_bytes
 
 
 class ChannelNorm(nn.LayerNorm):
@@ -209,7 +210,8 @@ class Upsample3d(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return cells [B, O, 2 S, 2 S, 2 S] of `x` [B, C, S, S, S]."""
         parts = self.conv(x).unflatten(1, (-1, 2, 2, 2)).permute(0, 1, 5, 2, 6, 3, 7, 4)
-        return parts.flatten(6, 7).flatten(4, 5).flatten(2, 3)
+        out: torch.Tensor = parts.flatten(6, 7).flatten(4, 5).flatten(2, 3)
+        return out
 
 
 class StructureDecoder(nn.Module):
@@ -271,7 +273,8 @@ class Trellis2ShapeVae(nn.Module):
             return self.shape_dec.decode_bytes(shape[0])
         channels = self.config.structure.channels
         cells = (NUM_CHILDREN**level * (own + 2 * max(channels)) for level, own in enumerate(channels))
-        return NUM_COPIES * shape[0] * GRID_SIDE**3 * max(cells)
+        num_bytes: int = NUM_COPIES * shape[0] * math.prod(shape[2:]) * max(cells)
+        return num_bytes
 
 
 class Trellis2TextureVae(nn.Module):

@@ -76,8 +76,8 @@ def test_a_pixel_attends_to_the_cells_around_its_own() -> None:
     for point, own in zip(points.clamp(0, 11).long().tolist(), found, strict=True):
         column, row = point
         window = (..., slice(row // 2, row // 2 + WINDOW), slice(column // 2, column // 2 + WINDOW))
-        key, value = (item[window].flatten(2).unflatten(1, (4, -1)) for item in (keys, values))
-        query = queries[:, :, row, column].unflatten(1, (4, -1))[..., None]
+        key, value = (item[window].reshape(1, 4, -1, WINDOW**2) for item in (keys, values))
+        query = queries[:, :, row, column].view(1, 4, -1, 1)
         weights = (key * query).sum(2, keepdim=True).div(8**0.5).softmax(-1)
         torch.testing.assert_close(own, (value * weights).sum(-1).flatten())
 

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import torch
 
-from darkroom.engine.diffusion.options import Conditioning
 from darkroom.engine.families.trellis2.cells import CHANNELS
 from darkroom.engine.families.trellis2.denoiser import LARGE_IMAGE, PROJECTED
 from darkroom.engine.families.trellis2.nodes.projection import LARGE_PX, SMALL_PX, ImageFeatures
@@ -18,7 +17,7 @@ from darkroom.engine.models.kinds.clip_vision_value import ClipVision
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Count, Negative, Positive
-from darkroom.engine.nodes.sockets import CLIP_VISION, IMAGE, LATENT
+from darkroom.engine.nodes.sockets import CLIP_VISION, IMAGE, LATENT, Conditioning
 from darkroom.engine.nodes.widgets import Float
 
 MODULE = "comfy_extras.nodes_trellis2"
@@ -30,7 +29,7 @@ def encoded(encoder: ClipVision, images: torch.Tensor, side_px: int, context: No
     """Return the tokens [B, T, D] of images [B, 3, H, W], 0..1, squeezed to squares, one by one. On the CPU."""
     mean, deviation = (torch.tensor(item).view(3, 1, 1) for item in (encoder.image_mean, encoder.image_std))
     tokens = []
-    for image in images.split(1):
+    for image in torch.split(images, 1):
         context.cancel.check()
         pixels = (resize(image, side_px, side_px, "lanczos") - mean) / deviation
         found: torch.Tensor = encoder.model(pixels.to(encoder.load_device), skip_norm_elementwise=True)[0]
@@ -74,8 +73,8 @@ def pixal3d_conditioning(
         found = encoded(clip_vision_model, images, side_px, context)
         patches = side_px // clip_vision_model.patcher.model.config.patch_px
         tokens.append(found[:, : -(patches**2)])
-        maps.append(found[:, -(patches**2) :].transpose(1, 2).unflatten(2, (patches, patches)).contiguous())
-    features = ImageFeatures(clip_vision_model, images, *maps, fov=math.radians(camera_angle_x))
+        maps.append(found[:, -(patches**2) :].transpose(1, 2).reshape(len(found), -1, patches, patches))
+    features = ImageFeatures(clip_vision_model, images, maps[0], maps[1], math.radians(camera_angle_x))
     shared = {FEATURES: features, PROJECTED: features.of_structure()}
     (small, large), (no_small, no_large) = tokens, (torch.zeros_like(item) for item in tokens)
     return [[small, {LARGE_IMAGE: large, **shared}]], [[no_small, {LARGE_IMAGE: no_large, **shared}]]

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import torch
 
 from darkroom.contract.graph.facts import NodeFacts
-from darkroom.engine.diffusion.options import Conditioning
 from darkroom.engine.families.trellis2.cells import CellLists, joined, occupied_cells
 from darkroom.engine.families.trellis2.denoiser import COORDS, MODE, PROJECTED, SHAPE_LATENT
 from darkroom.engine.families.trellis2.nodes import projection
@@ -20,7 +19,7 @@ from darkroom.engine.models.voxel_vae import VoxelVae
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Negative, Positive
-from darkroom.engine.nodes.sockets import CONDITIONING, LATENT, VAE, VOXEL
+from darkroom.engine.nodes.sockets import CONDITIONING, LATENT, VAE, VOXEL, Conditioning
 from darkroom.engine.nodes.widgets import Int
 
 LARGEST_COARSE_SIDE = 32  # of structures whose shape is sampled at 512
@@ -95,7 +94,8 @@ def cells_in(side: int, voxels: torch.Tensor, *, rounds: bool) -> torch.Tensor:
     middles = voxels.float() + 0.5
     scale = (side - 1 if rounds else side) / COARSE_RESOLUTION
     moved = middles * scale
-    return (moved.round() if rounds else moved).int().unique(dim=0)
+    cells: torch.Tensor = torch.unique((moved.round() if rounds else moved).int(), dim=0)
+    return cells
 
 
 @node("Trellis2TextureStage", display_name=None, category=CATEGORY, python_module=MODULE)
