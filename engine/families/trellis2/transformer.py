@@ -44,7 +44,7 @@ class Stage(StrEnum):
     """The networks of a file, by the names of their modules."""
 
     STRUCTURE = "structure_model"
-    """Which cells of a coarse grid are occupied."""
+    """The occupied cells of a coarse grid."""
     SHAPE_512 = "img2shape_512"
     """The shape within the cells of a grid of 32."""
     SHAPE = "img2shape"
@@ -139,7 +139,7 @@ class HeadRmsNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """What attention among cells and to an image have in common: norms, rotations, the last layer."""
+    """Norms, rotations and the last layer of attention among cells and of that to an image."""
 
     def __init__(self, config: Trellis2Config) -> None:
         super().__init__()
