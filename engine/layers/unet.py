@@ -256,9 +256,7 @@ class UnetModel(nn.Module):
         for index, block in enumerate(self.output_blocks):
             options["block"] = ("output", index)
             skip = _add_control(skips.pop(), control, "output")
-            for patch in patches.get("output_block_patch", ()):
-                h, skip = patch(h, skip, options)
-            h = h if skip is None else torch.cat([h, skip], dim=1)  # a patch may join them itself
+            h = _joined(h, skip, patches.get("output_block_patch", ()), options)
             h = block(h, emb, context, options, skips[-1].shape if skips else None, video)
         out: torch.Tensor = self.out(h)
         return out
@@ -287,6 +285,24 @@ def _layer(spec: LayerSpec, config: UnetConfig, embedding_width: int) -> nn.Modu
             return Downsample(spec)
         case UpSpec():
             return Upsample(spec)
+
+
+def _joined(
+    h: torch.Tensor, skip: torch.Tensor, patches: Sequence[Callable[..., Any]], options: Options
+) -> torch.Tensor:
+    """Return the input of an output block, joined with the skip connection. The last patch may join them itself.
+
+    Raises ValueError for a patch behind one that does.
+    """
+    joins: torch.Tensor | None = skip
+    for patch in patches:
+        if joins is None:
+            raise ValueError(
+                "model: a patch of skip connections comes behind one that joins them; got the other order, expected "
+                "SUPIRApply last"
+            )
+        h, joins = patch(h, joins, options)
+    return h if joins is None else torch.cat([h, joins], dim=1)
 
 
 def _add_control(h: torch.Tensor, control: dict[str, list[torch.Tensor | None]] | None, place: str) -> torch.Tensor:
