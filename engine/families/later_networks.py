@@ -78,7 +78,6 @@ LATER_NETWORKS: tuple[LaterNetwork, ...] = (
     LaterNetwork("Wan of another type", (WAN_LAST,), types=WAN_TYPES),
     LaterNetwork("Stable Audio 3", (AUDIO_ROTATION, "transformer.layers.0.self_attn.q_norm.gamma")),
     LaterNetwork("YuE 2", ("vae2llm.weight", "llm2vae.weight", "latent_pos_embed.pe")),
-    LaterNetwork("RT-DETR v4", ("encoder.pan_blocks.1.cv4.conv.weight",)),
     LaterNetwork(
         "Depth Anything 3", ("backbone.embeddings.patch_embeddings.projection.weight", "head.projects.0.weight")
     ),

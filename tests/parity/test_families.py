@@ -40,6 +40,7 @@ FAST = {
         "latent_cut_to_batch", "painter", "regions", "tiles",
     ),
     "vision_nodes": ("frames_film", "frames_rife", "da3_mono_sky", "da3_views", "moge_v1", "moge_v2"),
+    "rt_detr": ("all", "batch", "cut_out", "from_the_end", "nothing", "one_class"),
     "sam3": ("text_several", "points", "track_mask_text"),
     "templates": ("image_flux2", "image_krea2_turbo_t2i", "image_sdxl_simple", "utility-gan_upscaler"),
     "later_sampling": ("flux_nag", "flux_scale_rope", "ltxv_windows", "node_cfg_override_two", "prompt_japanese"),

@@ -128,14 +128,13 @@ REFUSED: Mapping[str, str] = {
     "PixelDiTT2I": "PixelDiT",
     "Hunyuan3Dv2_1": "Hunyuan3D 2.1",
     "TripoSplat": "TripoSplat",
-    "RT_DETR_v4": "RT-DETR v4",
     "CogVideoX_T2V": "CogVideoX",
     "CogVideoX_I2V": "CogVideoX",
     "CogVideoX_Inpaint": "CogVideoX",
     "DepthAnything3": "Depth Anything 3",
 }
 # Tensors that files have beside those of the network, and those that it takes from elsewhere in the file.
-READING = {"SAM3": "sam3", "SAM31": "sam3"}
+READING = {"SAM3": "sam3", "SAM31": "sam3", "RT_DETR_v4": "rt_detr"}
 """Networks that read images and denoise nothing, with their family here."""
 
 UNUSED = re.compile(r"projectors\..*|.*\.cross_attn\.(add_[qkv]_proj|to_add_out)\..*|motion_encoder\..*\.kernel")
