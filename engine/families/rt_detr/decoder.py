@@ -103,7 +103,8 @@ class DeformableAttention(nn.Module):
         places = around[..., :2] + offsets * shares * around[..., 2:] * OFFSET_SCALE
         grids = (2 * places - 1).transpose(1, 2).flatten(0, 1).split(POINTS, dim=2)  # [B heads, Q, points, 2]
         read = torch.cat([_read(level, grid) for level, grid in zip(levels, grids, strict=True)], dim=-1)
-        out = (read * weights.transpose(1, 2).flatten(0, 1)[:, None]).sum(dim=-1)  # [B heads, D / heads, Q]
+        shared = weights.transpose(1, 2).flatten(0, 1)[:, None]
+        out: torch.Tensor = (read * shared).sum(dim=-1)  # [B heads, D / heads, Q]
         return out.reshape(batch, size, count).transpose(1, 2)
 
 
@@ -162,7 +163,7 @@ class QualityScores(nn.Module):
 
     def forward(self, logits: torch.Tensor, sides: torch.Tensor) -> torch.Tensor:
         """Return the logits with the addition. `sides` [B, Q, 4 R] are logits of the bins."""
-        best, _ = sides.unflatten(-1, (COORDINATES, -1)).softmax(dim=-1).topk(self.best_bins, dim=-1)
+        best, _ = _shares_of_bins(sides).topk(self.best_bins, dim=-1)
         out: torch.Tensor = logits + self.reg_conf(torch.cat((best, best.mean(-1, keepdim=True)), dim=-1).flatten(2))
         return out
 
@@ -209,20 +210,18 @@ class Decoder(nn.Module):
         """Return boxes [B, Q, 4] and logits of classes [B, Q, classes] of levels [B, D, h, w] of an image."""
         levels = [project(level) for project, level in zip(self.input_proj, levels, strict=True)]
         x, boxes = self._best_cells(levels)
-        heads = [level.unflatten(1, (NUM_HEADS, -1)).flatten(0, 1) for level in levels]
+        heads = [level.reshape(NUM_HEADS * len(level), -1, *level.shape[2:]) for level in levels]
         shares = torch.cat([x.new_full((count, 1), 1 / count) for count in POINTS])
         network, distances = self.decoder, self.decoder.project.to(x)
-        before: torch.Tensor | float = 0.0
-        sides: torch.Tensor | float = 0.0
-        first = boxes
+        first, before = boxes, torch.zeros_like(x)
+        sides = x.new_zeros(())
         for index, layer in enumerate(network.layers):
             positions = self.query_pos_head(boxes).clamp(-MOST_POSITION, MOST_POSITION)
             x = layer(x, positions, boxes, heads, shares)
             if index == 0:
                 first = (self.pre_bbox_head(x) + _logits(boxes.clamp(LEAST_SHARE, 1 - LEAST_SHARE))).sigmoid()
             sides = self.dec_bbox_head[index](x + before) + sides
-            shares_of_bins = sides.unflatten(-1, (COORDINATES, -1)).softmax(dim=-1)
-            boxes = self._moved(first, shares_of_bins @ distances)
+            boxes = self._moved(first, _shares_of_bins(sides) @ distances)
             before = x
         logits = network.lqe_layers[-1](self.dec_score_head[-1](x), sides)
         return boxes, logits
@@ -261,6 +260,11 @@ def _anchors(levels: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor
     boxes = torch.cat(made)
     is_inside = ((boxes > MARGIN) & (boxes < 1 - MARGIN)).all(dim=-1, keepdim=True)
     return torch.where(is_inside, _logits(boxes), float("inf")), is_inside
+
+
+def _shares_of_bins(sides: torch.Tensor) -> torch.Tensor:
+    """Return the shares [B, Q, 4, R] of the bins of each side, of their logits [B, Q, 4 R]."""
+    return sides.view(*sides.shape[:-1], COORDINATES, -1).softmax(dim=-1)
 
 
 def _logits(shares: torch.Tensor) -> torch.Tensor:
