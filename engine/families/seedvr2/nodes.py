@@ -156,7 +156,7 @@ def seedvr2_temporal_chunk(
 
 
 @node("SeedVR2TemporalMerge", display_name="Merge SeedVR2 Latents", category="model/latent/batch",
-      python_module=MODULE, input_is_list=True, is_input_list=True,
+      python_module=MODULE, input_is_list=True, is_input_list=True, facts=NodeFacts(keeps_channels=True),
       search_aliases=["seedvr2", "merge", "temporal", "hann", "crossfade"])  # fmt: skip
 def seedvr2_temporal_merge(
     context: NodeContext,

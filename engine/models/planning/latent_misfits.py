@@ -30,7 +30,7 @@ from darkroom.engine.models.files.header_answers import HeaderAnswers
 from darkroom.engine.models.load import configured
 from darkroom.engine.models.planning.prompt_stages import files_behind
 
-SAMPLES, VAE = "samples", "vae"
+LATENT, VAE = "LATENT", "vae"
 MAX_DECODERS = 20  # looked at: a prompt of very many costs no more
 MAX_SHOWN = 20
 
@@ -134,7 +134,10 @@ def _sampler_of(node: Node, prompt: Prompt, rules: Mapping[str, NodeRules]) -> N
         if facts.parts_streams and link[1] == 0:
             taken = facts.parts_streams
         elif facts.keeps_channels:
-            taken = SAMPLES
+            latents = [item.name for item in rules[node.class_type].declared if item.type == LATENT]
+            if len(latents) != 1:
+                return None
+            (taken,) = latents
         else:
             return node
     return None

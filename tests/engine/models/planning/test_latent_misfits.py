@@ -57,9 +57,10 @@ UPSCALED = {"9": node("LatentUpscaleBy", samples=["7", 0], upscale_method="neare
 
 
 PARTED = {"9": node("LTXVSeparateAVLatent", av_latent=["7", 0])}
+MERGED = {"9": node("SeedVR2TemporalMerge", latents=["7", 0], temporal_overlap=0)}
 
 
-@pytest.mark.parametrize("between", [{}, UPSCALED, PARTED], ids=["", "upscaled", "parted"])
+@pytest.mark.parametrize("between", [{}, UPSCALED, PARTED, MERGED], ids=["", "upscaled", "parted", "merged"])
 @pytest.mark.parametrize("source", ["2", "4"])
 @pytest.mark.parametrize("model", PAIRS)
 def test_another_vae_is_refused_with_what_would_fit(
@@ -87,6 +88,13 @@ def test_other_streams_than_the_first_are_left_alone(engine: Engine) -> None:
     assert engine.check(prompt).outputs == ("10",)
 
 
-def test_latents_of_unknown_nodes_and_of_files_are_left_alone(engine: Engine) -> None:
-    prompt = workflow("sd15", ["4", 0], **{"9": node("LatentAdd", samples1=["7", 0], samples2=["7", 0])})
+@pytest.mark.parametrize(
+    "between",
+    [
+        node("LatentAdd", samples1=["7", 0], samples2=["7", 0]),
+        node("ReplaceVideoLatentFrames", destination=["7", 0], source=["7", 0], index=0),
+    ],
+)
+def test_latents_of_unknown_nodes_and_of_several_others_are_left_alone(engine: Engine, between: dict[str, Any]) -> None:
+    prompt = workflow("sd15", ["4", 0], **{"9": between})
     assert engine.check(prompt).outputs == ("10",)
