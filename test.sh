@@ -5,9 +5,9 @@
 #     ./test.sh quick [pytest arguments]      in less than two minutes: no types, and the tests that tests/quick.py chooses
 #     ./test.sh costs                         measures anew which files are too costly for that (tests/costly_files.txt)
 #
-# Without arguments three processes share the tests, so that one computes while another waits for what it started. Two of
-# them are shown when they have ended. A few tests that fail are run once more, alone, to name those that pass then; they
-# stay red.
+# Without arguments three processes share the tests, so that one computes while another waits for what it started. What
+# two of them print is shown when all have ended. A few tests that fail are run once more, alone, to name those that pass
+# then; they stay red.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -26,27 +26,12 @@ outputs=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$outputs"' EXIT
 fast_tests() { .venv/bin/python -m pytest -m "not slow and not gpu" "$@"; }
 
-# Three processes share the tests; options for each may have its number as %.
 shared_tests() {
   mkdir "$outputs/claims"
-  share() {
-    fast_tests -p tools.shared_tests "--claims=$outputs/claims" -o cache_dir="$outputs/cache-$1" \
-      -o console_output_style=classic "${@:2}"
-  }
-  share 1 "${@//%/1}" >"$outputs/first" 2>&1 &
-  local first=$! second
-  # The first compiles what it imports (mypy has the other core); the others need not do the same at the same time.
-  while [ -z "$(ls "$outputs/claims")" ] && kill -0 "$first" 2>/dev/null; do sleep 0.2; done
-  share 2 "${@//%/2}" >"$outputs/second" 2>&1 &
-  second=$!
-  worst() { if [ "$1" -gt "$tests" ]; then tests=$1; fi; }
-  share 3 "${@//%/3}" || worst $?
-  wait "$second" || worst $?
-  cat "$outputs/second"
-  wait "$first" || worst $?
-  cat "$outputs/first"
+  fast_tests -p tools.shared_tests "--claims=$outputs/claims" --processes 3 -o cache_dir="$outputs/cache" \
+    -o console_output_style=classic "$@" || tests=$?
   if [ "$tests" = 1 ]; then # 1: tests failed; more: pytest itself did
-    .venv/bin/python -m tools.run_again "$outputs"/cache-* || true
+    .venv/bin/python -m tools.run_again "$outputs"/cache* || true
   fi
 }
 
@@ -60,8 +45,8 @@ if [ "${1:-}" = quick ]; then
   fi
   exit "$tests"
 elif [ "${1:-}" = costs ]; then
-  shared_tests -p tests.quick "--costs=$outputs/costs-%"
-  .venv/bin/python -m tests.quick "$outputs"/costs-*
+  shared_tests -p tests.quick "--costs=$outputs/costs"
+  .venv/bin/python -m tests.quick "$outputs"/costs*
   exit "$tests"
 fi
 

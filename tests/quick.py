@@ -15,6 +15,7 @@ Nothing is listed by hand:
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections import defaultdict
@@ -69,10 +70,14 @@ class ProcessGuard:
 
 
 class FileCosts:
-    """Counts the seconds of the processor that each file of tests takes, and writes them as JSON at the end."""
+    """Counts the seconds of the processor that each file of tests takes, and writes them as JSON at the end.
+
+    A process that the first one forked writes to a file of its own, its id behind the name.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._first_process = os.getpid()
         self._seconds: dict[str, float] = defaultdict(float)
 
     @pytest.hookimpl(wrapper=True)
@@ -84,7 +89,11 @@ class FileCosts:
             self._seconds[item.nodeid.partition("::")[0]] += time.process_time() - began_seconds
 
     def pytest_sessionfinish(self) -> None:
-        self._path.write_text(json.dumps(self._seconds), "utf-8")
+        process = os.getpid()
+        path = self._path
+        if process != self._first_process:
+            path = path.with_name(f"{path.name}-{process}")
+        path.write_text(json.dumps(self._seconds), "utf-8")
 
 
 def first_of_each_kind() -> frozenset[str]:

@@ -1,20 +1,33 @@
-"""A pytest plugin by which several pytest processes share one queue of tests.
+"""A pytest plugin by which several processes share one queue of tests.
 
-    python -m pytest -p tools.shared_tests --claims=DIRECTORY
+    python -m pytest -p tools.shared_tests --claims=DIRECTORY --processes=3
 
-Each process collects all tests and runs those that it claims, a file at a time, until none is left. So all of them end
-together, however long a file takes and however fast the machine is. A folder whose tests share costly fixtures of the
-session is claimed whole, and first, since it takes longest.
+The tests are collected once, which takes most of a minute of the processor; then the process forks. Each of the
+processes runs the tests that it claims, a file at a time, until none is left. So all of them end together, however long
+a file takes and however fast the machine is. A folder whose tests share costly fixtures of the session is claimed
+whole, and first, since it takes longest.
+
+What the forks print comes when all have ended, before the summary of the first. A fork's pytest cache is beside that of
+the first, its name followed by the fork's number.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
+import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final
 
 import pytest
+from _pytest.cacheprovider import Cache
+from _pytest.capture import CaptureManager
+
+PR_SET_PDEATHSIG: Final = 1
+"""Of prctl(2): the signal that a process gets when its parent ends."""
 
 WHOLE: Final = ("tests/flow/", "tests/parity/", "tests/browser/")
 
@@ -48,8 +61,61 @@ def claimed(items: Iterable[pytest.Item], claims: Path) -> Iterator[pytest.Item]
             yield from tests
 
 
+class Forks:
+    """The processes that this one has forked, each with the file that it prints to. A fork itself has none."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._printed: dict[int, Path] = {}
+
+    def begin(self, config: pytest.Config, num_processes: int) -> None:
+        """Fork until there are so many processes. Returns in each of them."""
+        for number in range(2, num_processes + 1):
+            config.get_terminal_writer().flush()
+            sys.stderr.flush()
+            printed = self._directory / f"printed-{number}"
+            process = os.fork()
+            if process == 0:
+                self._printed = {}
+                if sys.platform == "linux":
+                    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+                _print_to(printed, config)
+                _move_cache(config, number)
+                return
+            self._printed[process] = printed
+
+    def wait(self) -> int:
+        """Wait for the forks, print what they have printed, and return the largest of their exit codes."""
+        codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in self._printed]
+        for printed in self._printed.values():
+            print(printed.read_text("utf-8", errors="replace"), flush=True)
+        return max((abs(code) for code in codes), default=0)
+
+
+def _print_to(path: Path, config: pytest.Config) -> None:
+    """Direct standard output and error to a file, behind pytest's capture of what tests print."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    assert isinstance(capture, CaptureManager)
+    capture.stop_global_capturing()
+    with path.open("wb") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    capture.start_global_capturing()
+    capture.suspend_global_capture()
+
+
+def _move_cache(config: pytest.Config, number: int) -> None:
+    """Have pytest write what it remembers, such as the failed tests, to a directory of this fork."""
+    directory = Cache.cache_dir_from_config(config, _ispytest=True)
+    config.cache = Cache(directory.with_name(f"{directory.name}-{number}"), config, _ispytest=True)
+
+
+FORKS: Final = pytest.StashKey[Forks]()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--claims", type=Path, required=True, help="an empty directory, the same for all processes")
+    parser.addoption("--processes", type=int, default=1, help="so many processes run the tests of this one")
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
@@ -57,6 +123,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     if session.testsfailed or session.config.option.collectonly:
         return None
 
+    forks = session.config.stash[FORKS] = Forks(session.config.option.claims)
+    forks.begin(session.config, session.config.option.processes)
     for item, following in pairwise(chain(claimed(session.items, session.config.option.claims), (None,))):
         assert item is not None  # only the last of a pair is
         session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -65,3 +133,10 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         if session.shouldstop:
             raise session.Interrupted(session.shouldstop)
     return True
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Wait for the forks: the exit code is the largest of all processes."""
+    if FORKS in session.config.stash:
+        session.exitstatus = max(session.exitstatus, session.config.stash[FORKS].wait())

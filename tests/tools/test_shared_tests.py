@@ -31,6 +31,21 @@ def test_it(n, request, costly):
         notes.write(f"{os.getpid()} {request.node.nodeid}\\n")
     assert "fails" not in request.node.nodeid or n != 1
 """
+ONLY_FORKS_FAIL = """
+import os
+import time
+from pathlib import Path
+
+FIRST = os.getpid()
+HAS_FAILED = Path(os.environ["NOTES"], "has-failed")
+
+def pytest_runtest_setup(item):
+    if os.getpid() != FIRST:
+        HAS_FAILED.touch()
+        raise RuntimeError("in a fork")
+    while not HAS_FAILED.exists():
+        time.sleep(0.01)
+"""
 FILES = ("tests/flow/test_a.py", "tests/flow/deep/test_b.py", *(f"tests/own/test_{n}.py" for n in range(6)))
 
 
@@ -44,8 +59,9 @@ def write_tests(folder: Path, *files: str) -> None:
     (folder / "claims").mkdir()
 
 
-def start(folder: Path, number: int) -> subprocess.Popen[str]:
+def start(folder: Path, number: int, *more: str) -> subprocess.Popen[str]:
     options = ["-p", "tools.shared_tests", f"--claims={folder / 'claims'}", "-o", f"cache_dir={folder}/seen-{number}"]
+    options += more
     return subprocess.Popen(
         [sys.executable, "-m", "pytest", "-q", *options],
         cwd=folder / "project",
@@ -82,6 +98,29 @@ def test_failures_of_all_processes_are_known_after(tmp_path: Path) -> None:
     assert len(notes) == 3 * (len(FILES) + 2)
     failed = failed_tests([tmp_path / "seen-0", tmp_path / "seen-1"])
     assert failed == ["tests/flow/test_fails.py::test_it[1]", "tests/own/test_fails.py::test_it[1]"]
+
+
+def test_forks_share_the_tests_and_their_failures_are_shown_and_known_after(tmp_path: Path) -> None:
+    write_tests(tmp_path, *FILES, *(f"tests/own/test_fails_{n}.py" for n in range(20)))
+    first = start(tmp_path, 0, "--processes=3")
+    printed, _ = first.communicate()
+    assert first.returncode == 1, printed
+    notes = [note.split(" ", 1) for note in (tmp_path / "ran").read_text().splitlines()]
+    assert len({process for process, _ in notes}) == 3
+    names = [name for _, name in notes]
+    assert len(names) == len(set(names)) == 3 * (len(FILES) + 20)
+    failed = [f"tests/own/test_fails_{n}.py::test_it[1]" for n in range(20)]
+    assert failed_tests(sorted(tmp_path.glob("seen-0*"))) == sorted(failed)
+    assert all(f"FAILED {name}" in printed for name in failed)
+
+
+def test_a_fork_that_fails_alone_fails_the_whole(tmp_path: Path) -> None:
+    write_tests(tmp_path, "tests/own/test_0.py", "tests/own/test_1.py")
+    (tmp_path / "project" / "tests" / "own" / "conftest.py").write_text(ONLY_FORKS_FAIL)
+    first = start(tmp_path, 0, "--processes=2")
+    printed, _ = first.communicate()
+    assert first.returncode == 1, printed
+    assert "3 passed" in printed and "3 errors" in printed
 
 
 def test_a_file_that_cannot_be_imported_stops_all_processes(tmp_path: Path) -> None:

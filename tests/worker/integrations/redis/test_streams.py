@@ -107,11 +107,19 @@ async def test_a_worker_that_stops_gives_back_what_it_has_not_begun(
         await stopping.until("begun", "generating")
         await producer.put("waiting", body(draw()))
 
-        async def are_held() -> bool:
-            return bool((await stopping.http.get("/health")).json()["broker"]["held"] == 2)
+        async def num_held() -> int:
+            held: int = (await stopping.http.get("/health")).json()["broker"]["held"]
+            return held
 
-        await until(are_held)
+        async def are_both_held() -> bool:
+            return await num_held() == 2
+
+        async def is_one_given_back() -> bool:
+            return await num_held() == 1
+
+        await until(are_both_held)
         stopping.front.begin_to_drain()
+        await until(is_one_given_back)
         engine.release()
         async with worker(tmp_path / "second", engine, server, broker_lease_seconds=600):
             assert (await result(producer, "waiting"))["status"] == "completed"
