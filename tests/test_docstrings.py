@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.statements import statements_of
+
 pytestmark = pytest.mark.usefixtures("without_collector")
 
 ROOT = Path(__file__).parents[1]
@@ -20,7 +22,7 @@ QUESTIONS = ("Return what", "Return which", "Return where", "Return whether", "Y
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the strings that stand as statements: of modules, classes, functions, below constants and fields."""
-    for item in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for item in statements_of(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant) and isinstance(item.value.value, str):
             yield item.lineno, item.value.value
 

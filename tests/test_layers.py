@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.markdown import code_blocks
+from tests.statements import statements_of
 
 pytestmark = pytest.mark.usefixtures("without_collector")
 
@@ -223,13 +224,20 @@ def is_below(module: str, prefix: str) -> bool:
 def _forgotten_afterwards() -> Iterator[None]:
     """The trees take hundreds of megabytes, which later tests of the process need not carry along."""
     yield
+    tree_of.cache_clear()
     nodes_of.cache_clear()
 
 
 @functools.cache
+def tree_of(path: Path) -> ast.Module:
+    """Return a file's syntax tree: every test here reads the same two thousand files."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def nodes_of(path: Path) -> tuple[ast.AST, ...]:
-    """Return all nodes of a file's syntax tree: every test here reads the same two thousand files."""
-    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    """Return all nodes of a file's syntax tree."""
+    return tuple(ast.walk(tree_of(path)))
 
 
 def called_name(call: ast.Call) -> str:
@@ -243,7 +251,8 @@ def imports_of(path: Path) -> tuple[Import, ...]:
 
 def _imports_of(path: Path) -> Iterator[Import]:
     importer = module_name(path)
-    for statement in nodes_of(path):
+    calls_by_name = "import_module" in path.read_text(encoding="utf-8")
+    for statement in nodes_of(path) if calls_by_name else statements_of(tree_of(path)):
         if isinstance(statement, ast.Import):
             for alias in statement.names:
                 yield Import(importer, statement.lineno, short_name(alias.name))
@@ -326,7 +335,7 @@ def test_our_packages_are_imported_below_one_name() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{statement.lineno}"
         for path in sources("darkroom", *ROOMS, "benchmark", "demo", "tools", "tests")
-        for statement in nodes_of(path)
+        for statement in statements_of(tree_of(path))
         if isinstance(statement, ast.Import | ast.ImportFrom)
         for name in ([statement.module or ""] if isinstance(statement, ast.ImportFrom) else names_of(statement))
         if name.partition(".")[0] in ROOMS

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from darkroom.engine.families.registry import default_family, families
 from tests.quick import COSTLY_SECONDS, costly_files, first_of_each_kind, write_costly_files
 
@@ -44,21 +46,25 @@ def test_of(family):
 """
 
 
-def quick(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, float]]:
+    """Output of a quick run, and the costs that it has counted."""
+    folder = tmp_path_factory.mktemp("quick")
     (folder / "test_it.py").write_text(TESTS)
     (folder / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "tests.quick", "-rA", "-q", *options, "test_it.py"],
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "tests.quick", "-rA", "-q", "--costs=costs", "test_it.py"],
         cwd=folder,
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
         capture_output=True,
         text=True,
         check=False,
     )
+    return done.stdout, json.loads((folder / "costs").read_text())
 
 
-def test_a_test_that_starts_a_process_is_skipped_and_others_are_not(tmp_path: Path) -> None:
-    printed = quick(tmp_path).stdout
+def test_a_test_that_starts_a_process_is_skipped_and_others_are_not(quick: tuple[str, dict[str, float]]) -> None:
+    printed, _ = quick
     assert "2 skipped" in printed and printed.count(": starts a process") == 2
     assert "PASSED test_it.py::test_by_a_fixture" not in printed
     assert "PASSED test_it.py::test_in_a_thread" not in printed
@@ -68,9 +74,8 @@ def test_a_test_that_starts_a_process_is_skipped_and_others_are_not(tmp_path: Pa
     assert ran == first_of_each_kind()
 
 
-def test_costs_are_counted_by_file(tmp_path: Path) -> None:
-    quick(tmp_path, f"--costs={tmp_path / 'costs'}")
-    costs = json.loads((tmp_path / "costs").read_text())
+def test_costs_are_counted_by_file(quick: tuple[str, dict[str, float]]) -> None:
+    _, costs = quick
     assert list(costs) == ["test_it.py"] and costs["test_it.py"] > 0
 
 

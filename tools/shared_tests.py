@@ -27,7 +27,7 @@ from _pytest.cacheprovider import Cache
 from _pytest.capture import CaptureManager
 
 PR_SET_PDEATHSIG: Final = 1
-"""Of prctl(2): the signal that a process gets when its parent ends."""
+"""The option of prctl(2) for the signal that a process gets when its parent ends."""
 
 WHOLE: Final = ("tests/flow/", "tests/parity/", "tests/browser/")
 

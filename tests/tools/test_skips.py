@@ -13,35 +13,37 @@ import pytest
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / ".ci" / "run"
 PACKAGES = ROOT / "tests" / "system_packages.txt"
-IN_A_TEST = "import pytest\ndef test_it():\n    pytest.skip({reason!r})\n"
-OF_A_FILE = "import pytest\npytest.skip({reason!r}, allow_module_level=True)\n"
-BY_A_MARK = "import pytest\n@pytest.mark.skipif(True, reason={reason!r})\ndef test_it():\n    pass\n"
-OF_A_LIBRARY = "import pytest\npytest.importorskip('no_such_library', reason={reason!r})\n"
+SOURCES = {
+    "in_a_test": "import pytest\ndef test_it():\n    pytest.skip({reason!r})\n",
+    "of_a_file": "import pytest\npytest.skip({reason!r}, allow_module_level=True)\n",
+    "by_a_mark": "import pytest\n@pytest.mark.skipif(True, reason={reason!r})\ndef test_it():\n    pass\n",
+    "of_a_library": "import pytest\npytest.importorskip('no_such_library', reason={reason!r})\n",
+}
+MISSING = "bubblewrap is not installed"
+REASONS = {"missing": MISSING, "gpu": "needs a CUDA device", "shared": "there is no ../shared/field/inputs"}
 
 
-@pytest.mark.parametrize("source", [IN_A_TEST, OF_A_FILE, BY_A_MARK, OF_A_LIBRARY])
-def test_a_missing_program_fails_in_continuous_integration_alone(tmp_path: Path, source: str) -> None:
+@pytest.mark.parametrize(("ci", "fails"), [("", set()), ("true", {f"test_{way}_missing.py" for way in SOURCES})])
+def test_a_missing_program_fails_in_continuous_integration_alone(tmp_path: Path, ci: str, fails: set[str]) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_make_collect_report\n")
-    with (tmp_path / "conftest.py").open("a") as file:
-        file.write("from tests.conftest import pytest_runtest_makereport\n")
-    for reason, ci, passes in (
-        ("bubblewrap is not installed", "", True),
-        ("bubblewrap is not installed", "true", False),
-        ("needs a CUDA device", "true", True),
-        ("there is no ../shared/field/inputs", "true", True),
-    ):
-        (tmp_path / "test_it.py").write_text(source.format(reason=reason) + "def test_other():\n    pass\n")
-        ran = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-            cwd=tmp_path,
-            env={"PYTHONPATH": str(ROOT), "PATH": "", "CI": ci},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert (ran.returncode in (0, 5)) == passes, (reason, ci, ran.stdout + ran.stderr)
-        assert passes or reason in ran.stdout
+    hooks = "pytest_make_collect_report, pytest_runtest_makereport"
+    (tmp_path / "conftest.py").write_text(f"from tests.conftest import {hooks}\n")
+    for way, source in SOURCES.items():
+        for name, reason in REASONS.items():
+            path = tmp_path / f"test_{way}_{name}.py"
+            path.write_text(source.format(reason=reason) + "def test_other():\n    pass\n")
+    options = ["-q", "-rfE", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *options],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": "", "CI": ci},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    failed = re.findall(r"^(?:FAILED|ERROR) (test_\w+\.py)", ran.stdout, re.MULTILINE)
+    assert sorted(failed) == sorted(fails), ran.stdout + ran.stderr
+    assert ran.returncode == bool(fails) and ran.stdout.count(MISSING) >= len(fails)
 
 
 def test_continuous_integration_installs_what_is_missing_and_calls_the_tests(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from darkroom.worker.guard.plain_responses import plain_client
 
 WINDOW_SECONDS = 0.3
 LONG_WINDOW_SECONDS = 1.5
-"""Of transfers that come to their end: longer than a busy machine keeps a process waiting."""
+"""The window of transfers that come to their end: longer than a busy machine keeps a process waiting."""
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
