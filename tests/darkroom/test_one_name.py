@@ -89,7 +89,7 @@ def test_packs_of_an_installed_engine_load_their_own_modules(installed_wheel: In
         check_packs(engine.url, base)
 
 
-@pytest.mark.parametrize("module", ["darkroom.engine", "engine"])
+@pytest.mark.parametrize("module", [pytest.param("darkroom.engine", marks=pytest.mark.slow), "engine"])
 def test_packs_of_a_checkouts_engine_load_their_own_modules(module: str, base: Path) -> None:
     with listening_engine([sys.executable, "-m", module], base, cwd=ROOT) as engine:
         check_packs(engine.url, base)

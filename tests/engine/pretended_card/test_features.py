@@ -53,14 +53,14 @@ def test_a_lora_and_a_controlnet_with_weights_kept_in_every_way(
         assert not card.log.faults and card.log.num_transfers > 0
 
 
-@pytest.mark.parametrize("first", ["a", "b"])
+@pytest.mark.parametrize("first", ["a", pytest.param("b", marks=pytest.mark.slow)])
 def test_a_second_checkpoint_takes_the_place_of_the_first(base: Path, first: str) -> None:
     with engine_on_card(base, total_bytes=40 * MIB) as (engine, card):
         run(engine, workflow(first=first, second="b" if first == "a" else "a", steps=1))
         assert not card.log.faults
 
 
-@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", pytest.param("float8_e5m2", marks=pytest.mark.slow)])
 def test_a_network_kept_as_float8_is_cast_layer_by_layer_and_patched(base: Path, dtype: Any) -> None:
     with engine_on_card(base, dtypes=DtypeSettings(unet=dtype, text_encoder=dtype)) as (engine, card):
         assert engine.resolved.unet_dtype == dtype and engine.resolved.unet_compute_dtype == "float16"

@@ -18,7 +18,8 @@ from darkroom.engine.models.kinds.geometry.load_depth_anything import load_depth
 from darkroom.engine.models.kinds.geometry.load_moge import load_moge
 from tests.parity.models import read_layouts, write_model
 
-NUM_FILES = 40
+FEW, MANY = range(20), range(20, 60)
+"""Numbers of damaged files, each with other damage."""
 Tensors = dict[str, torch.Tensor]
 
 
@@ -104,13 +105,16 @@ def without_gradients() -> Iterator[None]:
         yield
 
 
-def test_a_damaged_file_is_refused_by_name_or_computes(network: tuple[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("numbers", [FEW, pytest.param(MANY, marks=pytest.mark.slow)], ids=["few", "many"])
+def test_a_damaged_file_is_refused_by_name_or_computes(
+    network: tuple[str, Path], tmp_path: Path, numbers: range
+) -> None:
     name, path = network
     load, use = LOADERS[name]
     use(load(path))
     whole = {key: tensor.contiguous() for key, tensor in load_file(path).items()}
     num_refused = 0
-    for number in range(NUM_FILES):
+    for number in numbers:
         changed = tmp_path / f"{name}-{number}.safetensors"
         save_file(damaged(whole, random.Random(f"{name} {number}")), changed)
         try:
@@ -124,7 +128,7 @@ def test_a_damaged_file_is_refused_by_name_or_computes(network: tuple[str, Path]
             except Exception as error:
                 raise AssertionError(f"{changed.name}: {error!r}") from error
         changed.unlink()
-    assert num_refused > NUM_FILES / 3
+    assert num_refused > len(numbers) / 3
 
 
 class Planted:
