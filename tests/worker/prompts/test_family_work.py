@@ -109,7 +109,7 @@ def measured_tflop(family: ModelFamily) -> float:
 
 
 COUNTED = [family for family in registry.families() if family.name != SLOW_TO_COUNT]
-FAST = ("sd15", "flux", "z_image", "wan")
+FAST = ("sd15", "z_image", "wan")
 
 
 def each(families: Iterable[ModelFamily]) -> pytest.MarkDecorator:
