@@ -159,9 +159,7 @@ class _Head:
     def _over_all(self, rows: torch.Tensor, tiles: Tiles) -> torch.Tensor:
         """Return attention of rows [1, n, W] over all tokens."""
         keys, values = self.k.flatten(0, 1)[None], self.v.flatten(0, 1)[None]
-        return scaled_dot_product_attention(
-            rows, keys, values, attn_mask=tiles.is_token.flatten()[None, None], scale=self.scale
-        )
+        return _attended(rows, keys, values, _added(tiles.is_token.flatten()[None, None]), self.scale)
 
     def _over_some(
         self,
@@ -179,15 +177,28 @@ class _Head:
         is_seen = (tiles.is_token[found] & is_counted[..., None]).flatten(1)[:, None]  # [Q, 1, K * TILE]
         keys, values = (item[found].flatten(1, 2) for item in (self.k, self.v))  # [Q, K * TILE, W]
         if not tiles.keeps_means:
-            return scaled_dot_product_attention(self.q[part], keys, values, attn_mask=is_seen, scale=self.scale)
+            return _attended(self.q[part], keys, values, _added(is_seen), self.scale)
         # A mean is a key of zeros whose score is added: that of the tiles' means, for each of its tokens.
         of_means = torch.where(counts, NEVER, scores + self.lengths.log().T)[:, None]  # [Q, 1, N]
-        added = torch.cat([torch.where(is_seen, 0.0, NEVER), of_means], dim=-1)
+        added = torch.cat([_added(is_seen), of_means], dim=-1)
         means = self.mean_v.to(values).expand(len(values), -1, -1)
-        return scaled_dot_product_attention(
-            self.q[part], pad(keys, (0, 0, 0, means.shape[1])), torch.cat([values, means], dim=1),
-            attn_mask=added.to(self.q), scale=self.scale,
-        )  # fmt: skip
+        keys = pad(keys, (0, 0, 0, means.shape[1]))
+        return _attended(self.q[part], keys, torch.cat([values, means], dim=1), added, self.scale)
+
+
+def _added(is_seen: torch.Tensor) -> torch.Tensor:
+    """Return what is added to scores where tokens are seen, or not: kernels are slower with a mask of truths."""
+    return torch.where(is_seen, 0.0, NEVER)
+
+
+def _attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, added: torch.Tensor, scale: float) -> torch.Tensor:
+    """Return attention [Q, n, W] of rows [Q, n, W] over keys and values [Q, m, W]; `added` [Q, 1, m] is to scores.
+
+    Torch's fused kernels take four axes alone; with three, scores of all pairs would be in memory.
+    """
+    q, k, v, added = (item[:, None] for item in (q, k, v, added.to(q)))
+    added = added.expand(-1, -1, q.shape[2], -1)
+    return scaled_dot_product_attention(q, k, v, attn_mask=added, scale=scale)[:, 0]
 
 
 def _counting(scores: torch.Tensor, tiles: Tiles, share: float) -> tuple[torch.Tensor, int]:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from darkroom.engine.families.base import NotRecognised
 from darkroom.engine.families.minimax_h3.layers import (
     DitBlock,
     FinalLayer,
@@ -52,7 +53,13 @@ BlockFunction = Callable[[dict[str, Any]], dict[str, torch.Tensor]]
 
 
 def minimax_h3_config(shapes: Shapes) -> MiniMaxH3Config:
-    """Return the configuration of the network with these tensors (names without prefix)."""
+    """Return the configuration of the network with these tensors (names without prefix).
+
+    Raises `NotRecognised` for one with an output for each of several stretches of noise levels.
+    """
+    columns, rows = shapes[MARK][1], shapes["final_layer.video_out.weight"][0]
+    if rows > columns:
+        raise NotRecognised(f"a MiniMax H3 network with a bank of {rows // columns} outputs (PDD)")
     block = "blocks.0"
     head_dim = shapes[f"{block}.attn.q_norm.weight"][0]
     curve_points, time_embed_dim = shapes.get(CURVE, (0, 0))
@@ -70,7 +77,7 @@ def minimax_h3_config(shapes: Shapes) -> MiniMaxH3Config:
         num_heads=shapes[f"{block}.attn.qkv_proj.weight"][0] // (3 * head_dim),
         head_dim=head_dim,
         intermediate_size=shapes[f"{block}.mlp.fc1.weight"][0] // 2,
-        in_channels=shapes["final_layer.video_out.weight"][0] // CELLS**2,
+        in_channels=columns // CELLS**2,
         audio_channels=shapes["final_layer.audio_out.weight"][0],
         text_dim=shapes["condition_proj.weight"][1],
         num_frequencies=shapes["rope.inv_freq"][0],

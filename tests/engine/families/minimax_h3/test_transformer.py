@@ -32,6 +32,14 @@ def test_its_configuration_is_that_of_its_tensors(name: str) -> None:
     assert minimax_h3_config(shapes_of(network)) == replace(config, **given)
 
 
+def test_a_bank_of_outputs_is_refused_by_name() -> None:
+    shapes = shapes_of(small_transformer(NAME)[0])
+    rows, columns = shapes["final_layer.video_out.weight"]
+    banked = {**shapes, "final_layer.video_out.weight": (32 * rows, columns)}
+    with pytest.raises(NotRecognised, match="a bank of 32 outputs"):
+        minimax_h3_config(banked)
+
+
 def test_weights_that_read_a_curve_stay_float32() -> None:
     assert DENOISER.float32_ends_of is not None
     adaln = ".blocks.0.adaln_proj.linear.weight"
