@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -131,7 +132,8 @@ class MiniMaxH3FunControl(nn.Module):
             if item.source == Source.VIDEO:
                 seen = shown if number == len(parts) - 1 else unseen
                 parts[number] = seen.expand(h.shape[0], item.num_tokens, -1)
-        begun: torch.Tensor = h + self.control_blocks[0].before_proj(torch.cat(parts, dim=1))
+        first: Any = self.control_blocks[0]
+        begun: torch.Tensor = h + first.before_proj(torch.cat(parts, dim=1))
         return begun
 
     def step(
@@ -145,7 +147,7 @@ class MiniMaxH3FunControl(nn.Module):
         options: Options,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what the next block reads, and what is added to the network's tokens: nothing to those of audio."""
-        block = self.control_blocks[index]
+        block: Any = self.control_blocks[index]
         after: torch.Tensor = block(stream, times, modulated, rotation, options)
         parts = list(torch.split(block.after_proj(after), [item.num_tokens for item in layout.stretches], dim=1))
         for number, item in enumerate(layout.stretches):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from darkroom.engine.families.qwen_image.image_denoiser import ImageVideoDenoiser
 
 
@@ -13,5 +15,6 @@ class QwenImageDenoiser(ImageVideoDenoiser):
     @property
     def takes_frames(self) -> bool:
         """True for a network that draws an image in layers."""
-        draws_layers: bool = self.diffusion_model.config.draws_layers
+        config: Any = self.diffusion_model.config
+        draws_layers: bool = config.draws_layers
         return draws_layers

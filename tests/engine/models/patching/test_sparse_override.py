@@ -46,8 +46,8 @@ def test_other_attention_is_left_to_what_was_set_before() -> None:
     mask = torch.zeros(1, 500, 500)
     assert torch.equal(attended(override, q, k, v, mask=mask), optimized_attention(q, k, v, 2, mask))
     assert torch.equal(attended(override, q[:, :90], k, v), optimized_attention(q[:, :90], k, v, 2))
-    narrow = heads_of(500, 64)
-    assert torch.equal(attended(override, *narrow), optimized_attention(*narrow, 2))
+    a, b, c = heads_of(500, 64)
+    assert torch.equal(attended(override, a, b, c), optimized_attention(a, b, c, 2))
     assert calls == [500, 90, 500]
     attended(override, q, k, v)
     assert len(calls) == 3
