@@ -277,8 +277,8 @@ class Gateway:
             error = {"status": 499, "code": "job_cancelled", "message": "The job was cancelled"}
             body = refusal(job.id, "Request cancelled", error) | {"status": JobState.CANCELLED.value}
             await self.producer.settle(broker_id(job.number), json.dumps(body).encode())
-            event = {"id": job.public_id, "status": JobState.CANCELLED.value, "message": "Request cancelled"}
-            await self.producer.publish(broker_id(job.number), json.dumps(event).encode())
+            news = {"id": job.public_id, "status": JobState.CANCELLED.value, "message": "Request cancelled"}
+            await self.producer.publish(broker_id(job.number), json.dumps(news).encode())
         async with _within(CANCEL_SECONDS):
             async for event in self.follow(job):
                 job = event.job

@@ -131,12 +131,7 @@ class Intake:
                 await self._connection.pause(error)
                 continue
             self._connection.reached()
-            if self._is_stopping:  # they came at the last moment
-                for delivery in deliveries:
-                    await self._hand_back(_Held(delivery.job_id, delivery.receipt))
-                return
-            for delivery in deliveries:
-                self._hold(_Held(delivery.job_id, delivery.receipt), delivery)
+            await self._take(deliveries)
 
     async def stop(self) -> None:
         """Take no more jobs, and give those back that no engine has begun with."""
@@ -179,6 +174,15 @@ class Intake:
                 self._drop(job)
 
     # one delivery
+
+    async def _take(self, deliveries: Sequence[Delivery]) -> None:
+        """Hold jobs that came, unless this worker is stopping by now."""
+        for delivery in deliveries:
+            held = _Held(delivery.job_id, delivery.receipt)
+            if self._is_stopping:
+                await self._hand_back(held)
+            else:
+                self._hold(held, delivery)
 
     def _hold(self, held: _Held, delivery: Delivery | None) -> None:
         self._held[held.receipt] = held

@@ -1,14 +1,16 @@
 """Order in which a worker looks through the streams of a broker. Pure.
 
-Streams of higher priority come first. Within a priority, streams of models that the worker used last come before the
-stream of any model, and streams of other models last; but a stream whose oldest job has waited for longer than
-`PATIENCE_SECONDS` goes first, so that no model starves.
+Streams of higher priority come first. Within a priority the owner goes first whose last turn is the longest ago, so
+that one with few jobs does not wait for all those of another. Of an owner, streams of models that the worker used last
+come before the stream of any model, and streams of other models last; but a stream whose oldest job has waited for
+longer than `PATIENCE_SECONDS` goes first, so that no model starves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote, unquote
 
 PRIORITIES = ("high", "normal", "low")
 PATIENCE_SECONDS = 30.0
@@ -16,15 +18,23 @@ PATIENCE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class JobStream:
-    """A stream of one priority, of the jobs of one model if `model` is not empty."""
+    """A stream of one priority, of the jobs of one model or of one owner where these are not empty."""
 
     priority: str
     model: str = ""
+    owner: str = ""
 
     @property
     def suffix(self) -> str:
         """Name of the stream below the prefix of all keys."""
-        return f"jobs:{self.priority}:model:{self.model}" if self.model else f"jobs:{self.priority}"
+        owner = f":owner:{quote(self.owner, safe='')}" if self.owner else ""
+        model = f":model:{self.model}" if self.model else ""
+        return f"jobs:{self.priority}{owner}{model}"
+
+    @property
+    def is_common(self) -> bool:
+        """True for the stream of all models and owners, which is always there."""
+        return not self.model and not self.owner
 
     @staticmethod
     def of(suffix: str) -> JobStream | None:
@@ -33,10 +43,15 @@ class JobStream:
         priority, _, rest = rest.partition(":")
         if kind != "jobs" or priority not in PRIORITIES:
             return None
+        owner, separator = "", ""
+        if rest.startswith("owner:"):
+            owner, separator, rest = rest.removeprefix("owner:").partition(":")
+            if not owner or (separator and not rest):
+                return None
         if not rest:
-            return JobStream(priority)
+            return JobStream(priority, owner=unquote(owner))
         word, _, model = rest.partition(":")
-        return JobStream(priority, model) if word == "model" and model else None
+        return JobStream(priority, model, unquote(owner)) if word == "model" and model else None
 
 
 def priority_name(priority: int) -> str:
@@ -45,14 +60,22 @@ def priority_name(priority: int) -> str:
 
 
 def in_order(
-    streams: Iterable[JobStream], models: Sequence[str], waited_seconds: dict[JobStream, float]
+    streams: Iterable[JobStream],
+    models: Sequence[str],
+    waited_seconds: Mapping[JobStream, float],
+    last_turns: Mapping[str, float],
 ) -> list[JobStream]:
-    """Return the streams in the order to take jobs from. `models`: those used by the worker, the last one first."""
+    """Return the streams in the order to take jobs from. `models`: those used by the worker, the last one first.
 
-    def key(stream: JobStream) -> tuple[int, float, int, str]:
+    `last_turns`: when an owner's job was taken last; an owner without one comes first.
+    """
+
+    def key(stream: JobStream) -> tuple[int, float, float, int, str, str]:
         waited = waited_seconds.get(stream, 0.0)
         is_late = waited > PATIENCE_SECONDS
         place = models.index(stream.model) if stream.model in models else len(models) + bool(stream.model)
-        return PRIORITIES.index(stream.priority), -waited if is_late else 0.0, place, stream.model
+        turn = last_turns.get(stream.owner, 0.0)
+        priority = PRIORITIES.index(stream.priority)
+        return priority, turn, -waited if is_late else 0.0, place, stream.owner, stream.model
 
     return sorted(streams, key=key)

@@ -231,7 +231,7 @@ class NatsBroker:
             return await _value(opened.buckets["results"], job_id)
 
     async def result_sizes(self, job_ids: Sequence[str]) -> dict[str, int]:
-        sizes = {}
+        sizes: dict[str, int] = {}
         async with self._reached() as opened:
             for first in range(0, len(job_ids), SIZED_AT_ONCE):
                 names = job_ids[first : first + SIZED_AT_ONCE]

@@ -1,8 +1,9 @@
 """Lua scripts of the Redis broker: each is one atomic step on streams and the keys beside them.
 
-Entries of model streams are announced by an entry in the stream `wake`, since idle workers block on that one and on
-the streams of all models alone. A model stream goes with its last entry. `waiting` has each stream with jobs that
-nobody has taken, by the time of the oldest; `given-back` those with jobs that a worker has given back.
+Streams of a model or an owner are the named ones here. Their entries are announced by an entry in the stream `wake`,
+since idle workers block on that one and on the common streams alone. A named stream goes with its last entry. `waiting`
+has each stream with jobs that nobody has taken, by the time of the oldest; `given-back` those with jobs that a worker
+has given back.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ if ARGV[7] == '1' then
 end
 return 1
 """
-"""Add a job unless its id is known. Keys: stream, marker of the id, names of model streams, `waiting`, `wake`.
-Arguments: id, body, owner, marker's seconds, the caller's id, the stream's name, '1' for a model's, group."""
+"""Add a job unless its id is known. Keys: stream, marker of the id, names of named streams, `waiting`, `wake`.
+Arguments: id, body, owner, marker's seconds, the caller's id, the stream's name, '1' for a named one, group."""
 
 TAKE: Final = """
 local group, consumer, most, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
@@ -57,7 +58,7 @@ local function claim(suffix)
 end
 
 local function tend(suffix)
-  if string.find(suffix, ':model:', 1, true) and redis.call('XLEN', key(suffix)) == 0 then
+  if string.find(suffix, '^jobs:[a-z]+:') and redis.call('XLEN', key(suffix)) == 0 then
     redis.call('DEL', key(suffix))
     redis.call('SREM', KEYS[3], suffix)
     redis.call('ZREM', KEYS[2], suffix)
@@ -77,38 +78,60 @@ local function tend(suffix)
   claim(suffix)
 end
 
+local function owner_of(suffix) return string.match(suffix, '^jobs:[a-z]+:owner:([^:]+)') or '' end
+
+local has_others = #ARGV > 9  -- than the common streams
+
 local function take(suffix)
-  local want = most - #found
-  if want <= 0 then return end
   local function read()
-    return redis.pcall('XREADGROUP', 'GROUP', group, consumer, 'COUNT', want, 'STREAMS', key(suffix), '>')
+    return redis.pcall('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', key(suffix), '>')
   end
+  local is_named = string.find(suffix, '^jobs:[a-z]+:')
   local reply = read()
   if reply and reply.err then
-    local is_gone = redis.call('EXISTS', key(suffix)) == 0
-    if is_gone and string.find(suffix, ':model:', 1, true) then
+    if is_named and redis.call('EXISTS', key(suffix)) == 0 then
       redis.call('ZREM', KEYS[2], suffix)  -- with its last job, since the order was made
-      return
+      return false
     end
     made(suffix)
     reply = read()
   end
-  local entries = reply and not reply.err and reply[1] and reply[1][2] or {}
-  for _, entry in ipairs(entries) do
-    if entry[2] then add(suffix, entry, 1) end
+  local entry = reply and not reply.err and reply[1] and reply[1][2][1]
+  if not entry then
+    if is_named then redis.call('ZREM', KEYS[2], suffix) end
+    return false
   end
-  if string.find(suffix, ':model:', 1, true) then
-    if #entries < want then redis.call('ZREM', KEYS[2], suffix) else note(suffix, entries[#entries][1]) end
+  if is_named then note(suffix, entry[1]) end
+  if has_others then
+    local now = redis.call('TIME')
+    redis.call('ZADD', KEYS[6], now[1] * 1000000 + now[2], owner_of(suffix))
   end
+  if entry[2] then add(suffix, entry, 1) end
+  return true
+end
+
+local function take_turns(priority)
+  local empty = {}
+  repeat
+    local served, has_any = {}, false
+    for i = 7, #ARGV do
+      local suffix, owner = ARGV[i], owner_of(ARGV[i])
+      local is_next = string.match(suffix, '^jobs:([a-z]+)') == priority and not empty[suffix] and not served[owner]
+      if is_next and #found < most then
+        if take(suffix) then served[owner], has_any = true, true else empty[suffix] = true end
+      end
+    end
+  until not has_any or #found >= most
 end
 
 local function tend_all()
   for i = 7, #ARGV do
-    if not string.find(ARGV[i], ':model:', 1, true) then tend(ARGV[i]) end
+    if not string.find(ARGV[i], '^jobs:[a-z]+:') then tend(ARGV[i]) end
   end
   for _, suffix in ipairs(redis.call('SMEMBERS', KEYS[3])) do
-    if string.find(suffix, '^jobs:[a-z]+:model:.') then tend(suffix) end
+    if string.find(suffix, '^jobs:[a-z]+:[a-z]+:.') then tend(suffix) end
   end
+  redis.call('ZREMRANGEBYRANK', KEYS[6], 0, -10001)
 end
 
 for _, suffix in ipairs(redis.call('SMEMBERS', KEYS[5])) do
@@ -116,17 +139,18 @@ for _, suffix in ipairs(redis.call('SMEMBERS', KEYS[5])) do
   if #found < most then redis.call('SREM', KEYS[5], suffix) end  -- it has no other
 end
 if redis.call('SET', KEYS[1], consumer, 'NX', 'PX', ARGV[5]) then tend_all() end
-for i = 7, #ARGV do take(ARGV[i]) end
+for _, priority in ipairs({'high', 'normal', 'low'}) do take_turns(priority) end
 if #found == 0 and redis.call('ZCARD', KEYS[2]) == 0 and redis.call('XLEN', KEYS[4]) > 0 then
   tend_all()
   if #found == 0 then redis.call('XTRIM', KEYS[4], 'MAXLEN', 0) end
 end
 return found
 """
-"""Take jobs from streams in their order. One worker of all, each time a while has passed, also takes over expired
-leases, notes what was added by hand, and removes model streams without entries. Returns name, entry, deliveries and
-fields of each. Keys: the turn of that worker, `waiting`, names of model streams, `wake`, `given-back`. Arguments:
-group, consumer, most jobs, lease in milliseconds, milliseconds of that turn, prefix, names of streams."""
+"""Take jobs from streams in their order, within a priority one of each owner in turn. One worker of all, each time a
+while has passed, also takes over expired leases, notes what was added by hand, and removes named streams without
+entries. Returns name, entry, deliveries and fields of each. Keys: the turn of that worker, `waiting`, names of named
+streams, `wake`, `given-back`, `turns`. Arguments: group, consumer, most jobs, lease in milliseconds, milliseconds of
+that turn, prefix, names of streams."""
 
 RENEW: Final = """
 local ours = {}
@@ -148,7 +172,7 @@ REMOVE: Final = """
 local function remove(group, entry, suffix)
   redis.pcall('XACK', KEYS[1], group, entry)
   redis.call('XDEL', KEYS[1], entry)
-  if string.find(suffix, ':model:', 1, true) and redis.call('XLEN', KEYS[1]) == 0 then
+  if string.find(suffix, '^jobs:[a-z]+:') and redis.call('XLEN', KEYS[1]) == 0 then
     redis.call('DEL', KEYS[1])
     redis.call('SREM', KEYS[3], suffix)
     redis.call('ZREM', KEYS[4], suffix)
@@ -161,7 +185,7 @@ redis.call('SET', KEYS[2], ARGV[3], 'NX', 'EX', ARGV[4])
 remove(ARGV[1], ARGV[2], ARGV[5])
 return 1
 """
-"""Store a result unless there is one, and remove the entry. Keys: stream, result, names of model streams, `waiting`.
+"""Store a result unless there is one, and remove the entry. Keys: stream, result, names of named streams, `waiting`.
 Arguments: group, entry, result, result's seconds, the stream's name."""
 
 BURY: Final = f"""{REMOVE}

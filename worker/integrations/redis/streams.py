@@ -1,10 +1,10 @@
 """Jobs from Redis Streams: a consumer group per stream, idle time as the lease, results and events in keys beside.
 
-Keys, below the prefix: `jobs:high|normal|low` and `jobs:normal:model:NAME` are streams with the fields `id`, `body` and
-`owner`; `streams` is the set of the latter's names, `waiting` has the streams with jobs that nobody has taken, `wake`
-has an entry for each idle worker that is to look; `result:ID`, `events:ID`, `cancel:ID`, `dead`; `news` is a stream
-of the events of all jobs, which each gateway reads on one connection; of the fleet
-`workers`, `worker:NAME`, `last-worker` and `nodes:DIGEST`.
+Keys, below the prefix: `jobs:high|normal|low` and `jobs:normal[:owner:KEY][:model:NAME]` are streams with the fields
+`id`, `body` and `owner`; `streams` is the set of the latter's names, `waiting` has those with jobs that nobody has
+taken, `turns` when a job of each owner was taken last, `wake` an entry for each idle worker that is to look;
+`result:ID`, `events:ID`, `cancel:ID`, `dead`; `news` is a stream of the events of all jobs, which each gateway reads
+on one connection; of the fleet `workers`, `worker:NAME`, `last-worker` and `nodes:DIGEST`.
 Redis 6.2 or later (XAUTOCLAIM).
 """
 
@@ -14,7 +14,7 @@ import contextlib
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from redis import asyncio as redis
 from redis.exceptions import RedisError, ResponseError
@@ -34,6 +34,9 @@ WAIT_SECONDS = 10.0
 LEAST_WAIT_SECONDS = 0.3
 TURN_SECONDS = 3.0
 """Seconds for which one worker has looked for expired leases for all of them."""
+
+MAX_STREAMS = 256
+"""Streams that a worker chooses from: those whose jobs have waited longest."""
 
 SOCKET_SECONDS = 15.0  # longer than a blocking read
 MAX_EVENTS = 200
@@ -148,12 +151,23 @@ class RedisBroker:
         self, job_id: str, body: bytes, *, priority: int = 0, model: str = "", owner: str = "", asked_id: str = ""
     ) -> bool:
         """Queue a job. Returns False for an id that is known already: nothing is queued then."""
-        stream = JobStream(priority_name(priority), model)
+        stream = JobStream(priority_name(priority), model, owner)
         with self._translated():
-            if not model and stream not in self._groups:  # an autoscaler reads the group, also before the first worker
+            if (
+                stream.is_common and stream not in self._groups
+            ):  # an autoscaler reads the group, also before the first worker
                 await self._add_groups([stream])
             keys = [stream.suffix, f"known:{job_id}", "streams", "waiting", "wake"]
-            values = job_id, body, owner, self._result_seconds, asked_id, stream.suffix, int(bool(model)), GROUP
+            values = (
+                job_id,
+                body,
+                owner,
+                self._result_seconds,
+                asked_id,
+                stream.suffix,
+                int(not stream.is_common),
+                GROUP,
+            )
             return bool(await self._run(redis_scripts.PUT, keys, *values))
 
     async def cancel(self, job_id: str) -> None:
@@ -249,12 +263,13 @@ class RedisBroker:
     async def _taken(self, most: int, models: Sequence[str]) -> list[Delivery]:
         """Take jobs that are there."""
         waited = await self._waited_seconds()
-        streams = in_order({*(JobStream(priority) for priority in PRIORITIES), *waited}, models, waited)
+        turns = await self._last_turns({stream.owner for stream in waited if stream.owner})
+        streams = in_order({*(JobStream(priority) for priority in PRIORITIES), *waited}, models, waited, turns)
         names = [stream.suffix for stream in streams]
         lease_ms = round(self._config.lease_seconds * 1000)
         turn_ms = round(min(TURN_SECONDS, self._config.lease_seconds / 3) * 1000)
         found: Any = await self._run(
-            redis_scripts.TAKE, ["turn", "waiting", "streams", "wake", "given-back"],
+            redis_scripts.TAKE, ["turn", "waiting", "streams", "wake", "given-back", "turns"],
             GROUP, self._consumer, most, lease_ms, turn_ms, self._config.prefix, *names,
         )  # fmt: skip
         return [
@@ -265,7 +280,7 @@ class RedisBroker:
     async def _waited_seconds(self) -> dict[JobStream, float]:
         """Return the time that the oldest job of each stream has waited, and note how far the server's clock is off."""
         async with self._redis.pipeline(transaction=False) as pipe:
-            pipe.zrange(self._key("waiting"), 0, -1, withscores=True)
+            pipe.zrange(self._key("waiting"), 0, MAX_STREAMS - 1, withscores=True)
             pipe.time()
             waiting, (seconds, microseconds) = await pipe.execute()
         server_ms = seconds * 1000 + microseconds // 1000
@@ -273,12 +288,22 @@ class RedisBroker:
         found = {JobStream.of(name.decode(errors="replace")): score for name, score in waiting}
         return {stream: (server_ms - score) / 1000 for stream, score in found.items() if stream is not None}
 
+    async def _last_turns(self, owners: Collection[str]) -> dict[str, float]:
+        """Return when a job of each owner was taken last; also that of jobs without one."""
+        if not owners:
+            return {}
+        names = ["", *owners]
+        found: Any = await self._redis.zmscore(self._key("turns"), [quote(name, safe="") for name in names])
+        return {name: score or 0.0 for name, score in zip(names, found, strict=True)}
+
     async def _awaited(self, most: int, models: Sequence[str]) -> list[Delivery]:
         """Wait for a job of the streams of all models, or until another stream has one for this worker."""
         names = [*(JobStream(priority).suffix for priority in PRIORITIES), "wake"]
         block = round(min(WAIT_SECONDS, max(LEAST_WAIT_SECONDS, self._config.lease_seconds / 3)) * 1000)
         try:
-            streams = {self._key(name): ">" for name in names}
+            streams: dict[bytes | str | memoryview[int], int | bytes | str | memoryview[int]] = {
+                self._key(name): ">" for name in names
+            }
             found: Any = await self._redis.xreadgroup(GROUP, self._consumer, streams, count=1, block=block)
         except ResponseError as error:
             if not is_without_group(error):

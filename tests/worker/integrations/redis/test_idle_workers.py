@@ -90,8 +90,9 @@ async def num_commands(client: redis.Redis) -> int:
     return sum(one["calls"] for name, one in stats.items() if name != "cmdstat_info")
 
 
-async def model_streams(client: redis.Redis) -> set[bytes]:
-    return {*await client.keys("darkroom:jobs:*:model:*"), *await client.smembers("darkroom:streams")}  # type: ignore[misc]
+async def model_streams(client: redis.Redis) -> set[object]:
+    keys: list[object] = list(await client.keys("darkroom:jobs:*:model:*"))
+    return {*keys, *await client.smembers("darkroom:streams")}
 
 
 @pytest.mark.parametrize("model", ["", "cat.safetensors"])
@@ -148,7 +149,7 @@ async def test_a_model_stream_by_hand_is_noticed_and_goes_when_it_is_empty(
     server: RedisServer, client: redis.Redis
 ) -> None:
     await client.xadd("darkroom:jobs:low:model:cat.safetensors", {"id": "by-hand", "body": b"{}"})
-    await client.sadd("darkroom:streams", "jobs:low:model:cat.safetensors", "jobs:high:model:gone", "nonsense")  # type: ignore[misc]
+    await client.sadd("darkroom:streams", "jobs:low:model:cat.safetensors", "jobs:high:model:gone", "nonsense")
     workers = Workers(server.url, 1)
     await workers.connect()
     number, delivery = await workers.delivered()

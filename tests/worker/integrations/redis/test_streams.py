@@ -196,6 +196,25 @@ async def test_jobs_for_the_model_in_use_go_first(server: RedisServer, producer:
     await consumer.close()
 
 
+async def test_owners_take_turns_within_a_priority(server: RedisServer, producer: RedisBroker) -> None:
+    for number in range(6):
+        await producer.put(f"shop-{number}", b"{}", owner="shop", model=f"{number % 2}.safetensors")
+    for name in ("studio: 1", "studio: 2"):
+        await producer.put(name, b"{}", owner="a studio: of two")
+    await producer.put("urgent", b"{}", owner="shop", priority=1)
+    await producer.put("nobodys", b"{}")
+    consumer = RedisBroker(BrokerConfig(url=SecretStr(server.url)))
+    await consumer.connect("one")
+    owners = []
+    for most in (1, 1, 2, 2, 2, 2):
+        owners += [delivery.owner for delivery in await consumer.receive(most, ["0.safetensors"])]
+    assert owners[0] == "shop", "the urgent one"
+    assert set(owners[1:4]) == {"shop", "a studio: of two", ""}
+    assert owners[4:6] in (["shop", "a studio: of two"], ["a studio: of two", "shop"])
+    assert owners[6:] == ["shop"] * 4
+    await consumer.close()
+
+
 async def test_an_autoscaler_sees_queued_jobs_as_lag_and_held_ones_as_pending(
     server: RedisServer, producer: RedisBroker, client: redis.Redis
 ) -> None:
