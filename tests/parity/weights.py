@@ -48,8 +48,9 @@ MEANS_OF_BIASES = {
     "shape_dec.blocks.3.4.to_subdiv.bias": -2.0,
     "tracker.sam_mask_decoder.pred_obj_score_head.layers.2.bias": 4.0,
 }
-"""Means of biases: FILM's images are not black, MoGe's first mask has all pixels, TRELLIS 2 has few voxels then, and SAM 3
-finds objects."""
+"""Means of biases: FILM's images are not black, MoGe's first mask has all pixels, and TRELLIS 2 has few voxels then.
+
+SAM 3 finds objects."""
 
 ADAPTER_RULES = (
     Rule(r"\.(dora_scale|rescale|set_weight)$", deviation=0.1, mean=1.0),
