@@ -187,7 +187,7 @@ class _Head:
 
 
 def _added(is_seen: torch.Tensor) -> torch.Tensor:
-    """Return what is added to scores where tokens are seen, or not: kernels are slower with a mask of truths."""
+    """Return the addition to scores of tokens that are seen or not: kernels are slower with a mask of truths."""
     return torch.where(is_seen, 0.0, NEVER)
 
 

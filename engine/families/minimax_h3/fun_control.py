@@ -119,7 +119,7 @@ class MiniMaxH3FunControl(nn.Module):
         )
 
     def begin(self, h: torch.Tensor, hint: torch.Tensor, layout: Sequencing) -> torch.Tensor:
-        """Return what the first block reads [B, S, D], from the network's tokens [B, S, D] before that of its own.
+        """Return the first block's input [B, S, D], from the network's tokens [B, S, D] before that of its own.
 
         `hint` [1, C, t, h, w] is the latent of what controls; the channels that it lacks are 0.
         """
@@ -146,7 +146,7 @@ class MiniMaxH3FunControl(nn.Module):
         layout: Sequencing,
         options: Options,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what the next block reads, and what is added to the network's tokens: nothing to those of audio."""
+        """Return the next block's input, and the addition to the network's tokens: nothing to those of audio."""
         block: Any = self.control_blocks[index]
         after: torch.Tensor = block(stream, times, modulated, rotation, options)
         parts = list(torch.split(block.after_proj(after), [item.num_tokens for item in layout.stretches], dim=1))
