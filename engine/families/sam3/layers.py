@@ -97,3 +97,9 @@ def tokens_of(cells: torch.Tensor) -> torch.Tensor:
 def cells_of(tokens: torch.Tensor, height: int, width: int) -> torch.Tensor:
     """Return tokens [B, h w, C] as cells [B, C, h, w]."""
     return tokens.transpose(1, 2).reshape(tokens.shape[0], -1, height, width)
+
+
+def smoothed(masks: torch.Tensor, sides: tuple[int, int]) -> torch.Tensor:
+    """Return masks [B, K, H, W] at other sides, antialiased; in float32, as no CPU computes it in half of that."""
+    resized = functional.interpolate(masks.float(), size=sides, mode="bilinear", antialias=True)
+    return resized.to(masks.dtype)

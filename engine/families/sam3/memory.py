@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from darkroom.engine.families.sam3.layers import HEAD_SIZE, CellNorm
+from darkroom.engine.families.sam3.layers import HEAD_SIZE, CellNorm, smoothed
 from darkroom.engine.layers.attention import attention
 from darkroom.engine.layers.basic import Conv2d, Linear
 from darkroom.engine.layers.rotary import rotated
@@ -148,8 +148,8 @@ class MemoryEncoder(nn.Module):
 
     def forward(self, frame: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
         """Return cells [G, D, h, w] of a frame [1, D, h, w] and of masks [G, C, H, W] of any size."""
-        sides = tuple(MASK_CELL_PX * side for side in frame.shape[2:])
+        sides = (MASK_CELL_PX * frame.shape[2], MASK_CELL_PX * frame.shape[3])
         if tuple(masks.shape[2:]) != sides:
-            masks = functional.interpolate(masks, size=sides, mode="bilinear", antialias=True)
+            masks = smoothed(masks, sides)
         out: torch.Tensor = self.fuser(self.pix_feat_proj(frame) + self.mask_downsampler(masks.to(frame.dtype)))
         return out

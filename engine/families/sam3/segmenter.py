@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn import functional
 
+from darkroom.engine.families.sam3.layers import smoothed
 from darkroom.engine.families.sam3.mask_decoder import (
     DecodedMasks,
     ImageLevels,
@@ -83,7 +83,7 @@ class Segmenter(nn.Module):
         side = self.prompt_encoder.mask_px
         if masks.shape[2:] == (side, side):
             return masks
-        return functional.interpolate(masks, size=(side, side), mode="bilinear", antialias=True)
+        return smoothed(masks, (side, side))
 
     def image_masks(self, segmented: Segmented) -> torch.Tensor:
         """Return the masks in the size of the image that the network sees."""

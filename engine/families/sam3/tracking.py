@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from darkroom.engine.families.sam3.detector import TextPrompt
 from darkroom.engine.families.sam3.image_encoder import cell_rotations
-from darkroom.engine.families.sam3.layers import HEAD_SIZE, tokens_of
+from darkroom.engine.families.sam3.layers import HEAD_SIZE, smoothed, tokens_of
 from darkroom.engine.families.sam3.mask_decoder import ImageLevels, enlarged
 from darkroom.engine.families.sam3.network import Sam3
 from darkroom.engine.families.sam3.segmenter import NO_OBJECT
@@ -223,7 +223,7 @@ class ObjectTracker:
         pooled = network.tracker.mask_pooling(sure)
         segmented = network.segmenter(network.segmentable(frame.cells), masks=pooled)
         side = network.segmenter.prompt_encoder.mask_px
-        low = functional.interpolate(logits, size=(side, side), mode="bilinear", antialias=True)
+        low = smoothed(logits, (side, side))
         is_there = sure.flatten(1).any(dim=1, keepdim=True)
         every = is_there.new_ones(len(masks))
         seen = network.tracker.remembered_masks(frame.levels.cells, logits, is_there, every)
