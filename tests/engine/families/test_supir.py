@@ -11,6 +11,14 @@ import torch
 
 from darkroom.engine.errors import BadModelFile
 from darkroom.engine.families import registry
+from darkroom.engine.families.sdxl.nodes.restoration import supir_apply
+from darkroom.engine.families.sdxl.nodes.supir_patch import (
+    HIGHEST_SIGMA,
+    RestoringGuidance,
+    SupirEnlargePatch,
+    SupirJoinPatch,
+    SupirPatch,
+)
 from darkroom.engine.families.sdxl.supir import (
     AttentionAdapter,
     AttentionSpec,
@@ -22,14 +30,6 @@ from darkroom.engine.families.sdxl.supir import (
     block_adapters,
 )
 from darkroom.engine.families.sdxl.supir_files import SUPIR
-from darkroom.engine.families.sdxl.supir_nodes import supir_apply
-from darkroom.engine.families.sdxl.supir_patch import (
-    HIGHEST_SIGMA,
-    RestoringGuidance,
-    SupirEnlargePatch,
-    SupirJoinPatch,
-    SupirPatch,
-)
 from darkroom.engine.formats.safetensors_file import write_safetensors
 from darkroom.engine.formats.unfilled import unfilled
 from darkroom.engine.layers.unet import UnetConfig, UnetModel

@@ -1,11 +1,10 @@
-"""Node classes made for Stable Diffusion XL: a prompt for each text encoder, with sizes and crop, and SUPIR."""
+"""Node classes made for Stable Diffusion XL: a prompt for each text encoder, with sizes and crop."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 from darkroom.contract.graph.facts import NodeFacts
-from darkroom.engine.families.sdxl.supir_nodes import supir_apply
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX
@@ -53,4 +52,4 @@ def clip_text_encode_sdxl(
     return clip.encode_from_tokens_scheduled(tokens, add_dict=numbers)
 
 
-NODES = (clip_text_encode_sdxl, supir_apply)
+NODES = (clip_text_encode_sdxl,)

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import torch
 
-from darkroom.engine.families.sdxl.supir import ENCODER, Supir, adapters_of
-from darkroom.engine.families.sdxl.supir_patch import (
+from darkroom.engine.families.sdxl.nodes.supir_patch import (
     RestoringGuidance,
     SupirEnlargePatch,
     SupirJoinPatch,
     SupirPatch,
 )
+from darkroom.engine.families.sdxl.supir import ENCODER, Supir, adapters_of
 from darkroom.engine.layers.unet import UnetModel
 from darkroom.engine.layers.unet_layers import Upsample
 from darkroom.engine.models.vae import Vae
@@ -98,3 +98,6 @@ def _encoder_of_degraded(vae: Vae, model_patch: MODEL_PATCH, network: Supir) -> 
     patches = {f"encoder.{name.removeprefix(ENCODER)}": (weight.to("cpu"),) for name, weight in weights.items()}
     changed.patcher.add_patches(patches, strength_patch=1.0, strength_model=0.0)
     return changed
+
+
+NODES = (supir_apply,)
