@@ -7,7 +7,9 @@ does: `TEST_COMFYUI='/path/to/python /path/to/ComfyUI/main.py'`.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.flow.running_worker import CHECKPOINT, RunningWorker, running_worker
+from tests.flow.running_worker import CHECKPOINT, ROOT, RunningWorker, running_worker
 from tests.worker.engines.fallback.stand_in import install
 
 COMFYUI = os.environ.get("TEST_COMFYUI", "")
@@ -160,6 +162,26 @@ def test_a_job_survives_the_end_of_the_fallback_and_of_the_worker(tmp_path: Path
     with running_worker(tmp_path, small_checkpoint, **settings) as worker:
         result = ended(worker, "other")
         assert result["status"] == "completed" and result["engine"]["name"] == "fallback"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("bwrap") is None, reason="needs root and bubblewrap")
+def test_the_sandbox_holds_the_fallback_and_lets_its_jobs_through(small_checkpoint: Path) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        base = Path(name)
+        base.chmod(0o755)
+        folder = install(base / "ComfyUI")
+        settings = {"FALLBACK_ENGINE": str(folder), "ENGINE_SANDBOX": "bwrap", "ENGINE_SANDBOX_PATHS": str(ROOT)}
+        with running_worker(base, small_checkpoint, **settings) as worker:
+            submit(worker, "there", {"1": {"class_type": "Draw", "inputs": {"text": "drawn", "size": 1}}})
+            there = ended(worker, "there")
+            assert there["status"] == "completed" and worker.output_bytes(there) == b"drawn"
+            engine = worker.get("/health").json()["fallback"]["engine"]
+            status = Path(f"/proc/{engine['pid']}/status").read_text()
+            assert engine["url"] == "unix:fallback.sock" and "Uid:\t10002" in status
+            assert not (folder / "pid").exists()  # it may not change its own folder
+            own, other = (os.readlink(f"/proc/{pid}/ns/net") for pid in ("self", engine["pid"]))
+            assert own != other
 
 
 def test_an_idle_fallback_is_ended_before_an_engine_is_replaced_for_memory(

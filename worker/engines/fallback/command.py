@@ -9,6 +9,7 @@ from pathlib import Path
 
 from darkroom.worker.engines.client.files import LocalFolders
 from darkroom.worker.engines.command import LOOPBACK, EngineCommand
+from darkroom.worker.engines.fallback.sandbox import USER_FOLDER
 from darkroom.worker.engines.fallback.target import NO_PARTNERS, FallbackTarget
 from darkroom.worker.engines.sandbox import Sandbox
 
@@ -81,7 +82,7 @@ def fallback_command(launch: FallbackLaunch) -> EngineCommand:
 def fallback_flags(launch: FallbackLaunch) -> list[str]:
     """Return ComfyUI's flags for the worker's folders. The temporary folder is the fallback's own, which it empties."""
     folders = launch.folders
-    user = [] if launch.sandbox is None else ["--user-directory", str(launch.temp_directory / "user")]
+    user = [] if launch.sandbox is None else ["--user-directory", str(launch.temp_directory / USER_FOLDER)]
     flags = [
         *launch.limits,
         *user,

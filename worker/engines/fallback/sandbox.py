@@ -10,6 +10,9 @@ from darkroom.worker.engines.fallback.target import FallbackTarget
 from darkroom.worker.engines.sandbox import Sandbox
 from darkroom.worker.errors import SettingsInvalid
 
+USER_FOLDER = "user"
+"""Folder for its settings within that for its temporary files; ComfyUI starts only where it is there."""
+
 
 def fallback_sandbox(own: Sandbox, target: FallbackTarget, output: Path, temp: Path) -> Sandbox:
     """Return the sandbox of a fallback beside an engine whose sandbox is `own`. Reads the file system.
@@ -21,7 +24,8 @@ def fallback_sandbox(own: Sandbox, target: FallbackTarget, output: Path, temp: P
         raise SettingsInvalid(f"FALLBACK_ENGINE: cannot be sandboxed; got a command, expected {expected}")
     named = [Path(flag) for flag in target.flags if flag.startswith("/")]  # such as --base-directory
     readable = (*own.places.readable, target.directory, *python_folders(target.program[0]), *named)
-    places = replace(own.places, home=temp / "home", readable=readable, writable=(output, temp))
+    writable = (output, temp, temp / USER_FOLDER)
+    places = replace(own.places, home=temp / "home", readable=readable, writable=writable)
     return replace(own, places=places)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -37,11 +38,13 @@ def main() -> None:
     for flag in ("listen", "extra-model-paths-config", "input-directory", "output-directory", "temp-directory"):
         parser.add_argument(f"--{flag}", required=True)
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--user-directory")
     for flag in ("disable-auto-launch", "disable-metadata", "cpu", "lowvram"):
         parser.add_argument(f"--{flag}", action="store_true")
     given = parser.parse_args()
-    (folder / "given.json").write_text(json.dumps(vars(given)))
-    (folder / "pid").write_text(str(os.getpid()))
+    with contextlib.suppress(OSError):  # in a sandbox it cannot change its own folder
+        (folder / "given.json").write_text(json.dumps(vars(given)))
+        (folder / "pid").write_text(str(os.getpid()))
     Path(given.output_directory).mkdir(parents=True, exist_ok=True)
     asyncio.run(_serve(Path(given.output_directory), given.listen, given.port))
 

@@ -99,7 +99,7 @@ def test_a_sandboxed_one_reads_its_own_folders_and_has_a_socket_in_place_of_a_po
     read = sandbox.places.readable
     assert {tmp_path / "models", folder, folder / ".venv", tmp_path / "packs"} <= {*read}
     assert Path(sys.executable).resolve().parent.parent in read or sys.prefix.startswith("/usr")
-    assert sandbox.places.writable == (output, temp)
+    assert sandbox.places.writable == (output, temp, temp / "user")
     made = fallback_command(replace(launch, sandbox=sandbox, limits=("--limit-processes", "9")))
     assert made.listen == "" and made.sandbox == sandbox and made.socket_directory == launch.private_directory
     assert made.arguments[:4] == ("--limit-processes", "9", "--user-directory", f"{temp}/user")
