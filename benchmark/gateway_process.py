@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import sys
-import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,23 +14,20 @@ import httpx
 from pydantic import SecretStr
 
 from benchmark.engine_start import free_port
+from benchmark.own_servers import postgres_server, redis_server
 from darkroom.worker.integrations.redis.streams import RedisBroker
 from darkroom.worker.settings.broker import BrokerConfig
-from tests.worker.postgres_server import running_postgres
-from tests.worker.sources.servers import redis_server
 
 START_SECONDS = 120
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayProcess:
-    """A running gateway: its address, its process, a client of its broker, and the addresses of its servers."""
+    """A running gateway: its address, its process, and a client of its broker."""
 
     url: str
     pid: int
     producer: RedisBroker
-    broker_url: str
-    database_url: str
 
     def memory_mb(self) -> dict[str, float]:
         """Return its resident memory now and at its most, in MB."""
@@ -43,24 +39,22 @@ class GatewayProcess:
 @contextlib.asynccontextmanager
 async def gateway_process(**settings: str) -> AsyncIterator[GatewayProcess]:
     """Run a gateway with an empty broker and an empty database; `settings` are variables of its environment."""
-    with tempfile.TemporaryDirectory() as name, running_postgres() as postgres:
-        folder, database_url = Path(name), postgres.url(postgres.new_database())
-        async with redis_server(folder / "redis") as redis:
-            environment = {"BROKER_URL": redis.url, "DATABASE_URL": database_url, "LOG_LEVEL": "warning", **settings}
-            url = f"http://127.0.0.1:{(port := free_port())}"
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "darkroom.worker", "gateway", "--port", str(port),
-                env={**os.environ, **environment},
-            )  # fmt: skip
-            producer = RedisBroker(BrokerConfig(url=SecretStr(redis.url)))
-            try:
-                await _until_ready(url, process)
-                yield GatewayProcess(url, process.pid, producer, redis.url, database_url)
-            finally:
-                await producer.close()
-                if process.returncode is None:
-                    process.kill()
-                await process.wait()
+    with postgres_server() as database_url, redis_server() as broker_url:
+        environment = {"BROKER_URL": broker_url, "DATABASE_URL": database_url, "LOG_LEVEL": "warning", **settings}
+        url = f"http://127.0.0.1:{(port := free_port())}"
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "darkroom.worker", "gateway", "--port", str(port),
+            env={**os.environ, **environment},
+        )  # fmt: skip
+        producer = RedisBroker(BrokerConfig(url=SecretStr(broker_url)))
+        try:
+            await _until_ready(url, process)
+            yield GatewayProcess(url, process.pid, producer)
+        finally:
+            await producer.close()
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
 
 
 async def _until_ready(url: str, process: asyncio.subprocess.Process) -> None:

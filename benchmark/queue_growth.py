@@ -19,14 +19,15 @@ from statistics import median
 from typing import Any
 
 import psycopg
+from pydantic import SecretStr
 from rich.console import Console
 
 from benchmark.machine import describe_cpu
+from benchmark.own_servers import postgres_server
 from darkroom.worker.gateway.job_records import SUFFIX, JobRecords
 from darkroom.worker.settings.database import DatabaseConfig
 from darkroom.worker.storage.job import Job, JobRequest, JobTimes
 from darkroom.worker.storage.job_list import JobFilter
-from tests.worker.postgres_server import running_postgres
 
 RESULTS = Path(__file__).parent / "results" / "queue_growth.json"
 REPEATS = 200
@@ -43,11 +44,10 @@ FROM generate_series(1, {num}) AS n
 
 
 async def run(num_waiting: int, num_ended: int) -> dict[str, Any]:
-    with running_postgres() as postgres:
-        database = postgres.new_database()
-        records = JobRecords(postgres.config(database))
+    with postgres_server() as url:
+        config = DatabaseConfig(url=SecretStr(url))
+        records = JobRecords(config)
         await records.open()
-        config = postgres.config(database)
         rows, num_filled = [], 0
         for num in (100, 1000, 10_000, 100_000):
             if num <= num_waiting:
