@@ -153,7 +153,8 @@ class AttentionAdapter(nn.Module):
     def forward(self, feature: torch.Tensor, x: torch.Tensor, strength: float) -> torch.Tensor:
         tokens = self.norm1(x).flatten(2).transpose(1, 2)  # [B, h*w, C]
         found = self.attn(tokens, self.norm2(feature).flatten(2).transpose(1, 2))
-        return x + found.transpose(1, 2).unflatten(2, x.shape[2:]) * strength
+        out: torch.Tensor = x + found.transpose(1, 2).reshape(x.shape) * strength
+        return out
 
 
 class ImageReader(nn.Module):

@@ -150,7 +150,7 @@ class _Run:
         self.unet = weighted(UnetModel(SMALL))
         held: Any = _Held(weighted(Supir(control_of(SMALL))))
         self.patch = SupirPatch(held, torch.randn(1, 4, SIZE, SIZE), first, last)
-        self.patches = {
+        self.patches: dict[str, list[Any]] = {
             "middle_block_after_patch": [self.patch],
             "output_block_patch": [SupirJoinPatch(self.patch)],
             "forward_timestep_embed_patch": [(Upsample, SupirEnlargePatch(self.patch))],
