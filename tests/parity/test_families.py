@@ -24,6 +24,7 @@ FAST = {
     "minimax_music3": ("music3_audio", "music3_merged"),
     "cascade": ("cascade_control_super_resolution",),
     "ltx2": ("ltx2_text_generate", "ltx23_all_guidance"),
+    "trellis2": ("trellis2_texture",),
     "core_nodes": (
         "batches_and_alpha", "feather_sides", "guidance_and_sampling_options", "latent_composites_and_batches",
         "load_odd_formats", "porter_duff_modes", "resize_masks_and_images", "total_pixels_steps",
