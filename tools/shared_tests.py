@@ -2,7 +2,7 @@
 
     python -m pytest -p tools.shared_tests --claims=DIRECTORY --processes=3
 
-The tests are collected once, which takes most of a minute of the processor; then the process forks. Each of the
+The tests are collected once, which takes half a minute of the processor; then the process forks. Each of the
 processes runs the tests that it claims, a file at a time, until none is left. So all of them end together, however long
 a file takes and however fast the machine is. A folder whose tests share costly fixtures of the session is claimed
 whole, and first, since it takes longest.
