@@ -2,15 +2,28 @@
 
 Streams of a model or an owner are the named ones here. Their entries are announced by an entry in the stream `wake`,
 since idle workers block on that one and on the common streams alone. A named stream goes with its last entry. `waiting`
-has each stream with jobs that nobody has taken, by the time of the oldest; `given-back` those with jobs that a worker
-has given back.
+has each stream with jobs that nobody has taken, by its priority and the time of the oldest; `given-back` those with
+jobs that a worker has given back.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-PUT: Final = """
+PRIORITY_SPAN: Final = 10**14
+"""Milliseconds of an entry are fewer: those of the year 5138."""
+
+ORDER: Final = f"""
+local ranks = {{high = 0, normal = 1, low = 2}}
+
+local function order_of(suffix, entry)
+  local rank = ranks[string.match(suffix, '^jobs:([a-z]+)')] or 1
+  return rank * {PRIORITY_SPAN} + tonumber(string.match(entry, '%d+'))
+end
+"""
+"""The place of a stream in `waiting`, by the entry that nobody has taken."""
+
+PUT: Final = f"""{ORDER}
 if not redis.call('SET', KEYS[2], '1', 'NX', 'EX', ARGV[4]) then return 0 end
 if ARGV[7] == '1' and redis.call('EXISTS', KEYS[1]) == 0 then
   redis.call('XGROUP', 'CREATE', KEYS[1], ARGV[8], '0', 'MKSTREAM')
@@ -18,7 +31,7 @@ if ARGV[7] == '1' and redis.call('EXISTS', KEYS[1]) == 0 then
 end
 local entry = redis.call('XADD', KEYS[1], '*', 'id', ARGV[1], 'body', ARGV[2], 'owner', ARGV[3], 'asked', ARGV[5])
 if ARGV[7] == '1' then
-  redis.call('ZADD', KEYS[4], 'NX', string.match(entry, '%d+'), ARGV[6])
+  redis.call('ZADD', KEYS[4], 'NX', order_of(ARGV[6], entry), ARGV[6])
   redis.call('XADD', KEYS[5], 'MAXLEN', '~', '1000', '*', 'stream', ARGV[6])
 end
 return 1
@@ -26,7 +39,9 @@ return 1
 """Add a job unless its id is known. Keys: stream, marker of the id, names of named streams, `waiting`, `wake`.
 Arguments: id, body, owner, marker's seconds, the caller's id, the stream's name, '1' for a named one, group."""
 
-TAKE: Final = """
+TAKE: Final = (
+    ORDER
+    + """
 local group, consumer, most, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local prefix = ARGV[6]
 local found = {}
@@ -41,7 +56,7 @@ local function add(suffix, entry, count) found[#found + 1] = {suffix, entry[1], 
 
 local function note(suffix, after)
   local next = redis.call('XRANGE', key(suffix), '(' .. after, '+', 'COUNT', 1)[1]
-  if next then redis.call('ZADD', KEYS[2], string.match(next[1], '%d+'), suffix)
+  if next then redis.call('ZADD', KEYS[2], order_of(suffix, next[1]), suffix)
   else redis.call('ZREM', KEYS[2], suffix) end
 end
 
@@ -146,6 +161,7 @@ if #found == 0 and redis.call('ZCARD', KEYS[2]) == 0 and redis.call('XLEN', KEYS
 end
 return found
 """
+)
 """Take jobs from streams in their order, within a priority one of each owner in turn. One worker of all, each time a
 while has passed, also takes over expired leases, notes what was added by hand, and removes named streams without
 entries. Returns name, entry, deliveries and fields of each. Keys: the turn of that worker, `waiting`, names of named

@@ -36,7 +36,7 @@ TURN_SECONDS = 3.0
 """Seconds for which one worker has looked for expired leases for all of them."""
 
 MAX_STREAMS = 256
-"""Streams that a worker chooses from: those whose jobs have waited longest."""
+"""Streams that a worker chooses from: of the highest priority those whose jobs have waited longest, and so on."""
 
 SOCKET_SECONDS = 15.0  # longer than a blocking read
 MAX_EVENTS = 200
@@ -285,7 +285,9 @@ class RedisBroker:
             waiting, (seconds, microseconds) = await pipe.execute()
         server_ms = seconds * 1000 + microseconds // 1000
         self._server_ahead_ms = server_ms - round(time.time() * 1000)
-        found = {JobStream.of(name.decode(errors="replace")): score for name, score in waiting}
+        found = {
+            JobStream.of(name.decode(errors="replace")): score % redis_scripts.PRIORITY_SPAN for name, score in waiting
+        }
         return {stream: (server_ms - score) / 1000 for stream, score in found.items() if stream is not None}
 
     async def _last_turns(self, owners: Collection[str]) -> dict[str, float]:

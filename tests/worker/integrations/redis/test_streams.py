@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 from redis import asyncio as redis
 
-from darkroom.worker.integrations.redis.streams import RedisBroker
+from darkroom.worker.integrations.redis.streams import MAX_STREAMS, RedisBroker
 from darkroom.worker.settings.broker import BrokerConfig
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.app.test_recovery import front_process
@@ -193,6 +193,18 @@ async def test_jobs_for_the_model_in_use_go_first(server: RedisServer, producer:
     await producer.put("urgent", b"{}", priority=1)
     order = [(await consumer.receive(1, ["b.safetensors"]))[0].job_id for _ in range(4)]
     assert order == ["urgent", "b", "any", "a"]
+    await consumer.close()
+
+
+async def test_an_urgent_job_goes_before_those_of_more_owners_than_a_worker_looks_at(
+    server: RedisServer, producer: RedisBroker
+) -> None:
+    for number in range(MAX_STREAMS + 10):
+        await producer.put(f"low-{number}", b"{}", owner=f"owner {number}", priority=-1)
+    await producer.put("urgent", b"{}", owner="the last one", priority=1)
+    consumer = RedisBroker(BrokerConfig(url=SecretStr(server.url)))
+    await consumer.connect("one")
+    assert [delivery.job_id for delivery in await consumer.receive(2, [])] == ["urgent", "low-0"]
     await consumer.close()
 
 
