@@ -117,7 +117,19 @@ class LoadedCheckpoint:
 @refuses("a checkpoint of a supported family")
 def load_checkpoint(path: Path, types: LoadTypes) -> LoadedCheckpoint:
     """Load a checkpoint, whole or without text encoders or VAE. Raises `BadModelFile`."""
+    return checkpoint_of(open_model(path, types.block_arithmetic), types)
+
+
+@refuses("a checkpoint of a supported family")
+def load_checkpoint_or_vision(path: Path, types: LoadTypes) -> LoadedCheckpoint | LoadedVision:
+    """Load a checkpoint of networks that generate, or of one that reads images. Raises `BadModelFile`."""
     file = open_model(path, types.block_arithmetic)
+    return vision_of(file, types, has_text=True) or checkpoint_of(file, types)
+
+
+@refuses("a checkpoint of a supported family")
+def checkpoint_of(file: WeightFile, types: LoadTypes) -> LoadedCheckpoint:
+    """Load a checkpoint from an open file. Raises `BadModelFile`."""
     expected = f"a checkpoint of {registry.labels()}"
     try:
         found = registry.recognise(TensorIndex(file.shapes, file.metadata))
@@ -133,9 +145,9 @@ def load_checkpoint(path: Path, types: LoadTypes) -> LoadedCheckpoint:
         text_encoder = _text_encoders(family, encoders, empty_encoders, types) if encoders else None
         filled_vae = None if empty_vae is None else empty_vae.filled(types.to)
     except NotRecognised as error:
-        raise BadModelFile(path.name, _described(error, file), expected) from error
+        raise BadModelFile(file.path.name, _described(error, file), expected) from error
     if text_encoder is not None:
-        _check_widths(path, unet, text_encoder)
+        _check_widths(file.path, unet, text_encoder)
     denoiser = LoadedDenoiser(family, found.match.variant, parameterisation, unet, computed)
     return LoadedCheckpoint(denoiser, text_encoder, filled_vae)
 
@@ -186,12 +198,11 @@ def vision_prefix(path: Path) -> str | None:
 
 
 @refuses("a checkpoint of a supported family")
-def load_vision(path: Path, types: LoadTypes, *, has_text: bool) -> LoadedVision | None:
-    """Load the network of a file that reads images, with its text encoders where wanted; None for other files.
+def vision_of(file: WeightFile, types: LoadTypes, *, has_text: bool) -> LoadedVision | None:
+    """Load the network of an open file that reads images, with its text encoders where wanted; None for other files.
 
     Raises `BadModelFile`.
     """
-    file = open_model(path, types.block_arithmetic)
     found = registry.recognise_vision(file.shapes)
     if found is None:
         return None
@@ -201,7 +212,7 @@ def load_vision(path: Path, types: LoadTypes, *, has_text: bool) -> LoadedVision
     try:
         empty, empty_encoders = _empty(file, family.network, names, types.unet), _empty_encoders(sources, types)
     except NotRecognised as error:
-        raise BadModelFile(path.name, error.found, f"the network of {family.label}") from error
+        raise BadModelFile(file.path.name, error.found, f"the network of {family.label}") from error
     network, computed = _denoiser(empty, types)
     text_encoder = _text_encoders(family, sources, empty_encoders, types) if sources else None
     return LoadedVision(family, network, text_encoder, computed)
@@ -211,6 +222,13 @@ def load_vision(path: Path, types: LoadTypes, *, has_text: bool) -> LoadedVision
 def load_unet(path: Path, types: LoadTypes) -> LoadedDenoiser:
     """Load the denoising network of a file that holds one. Raises `BadModelFile`."""
     return unet_of(open_model(path, types.block_arithmetic), types)
+
+
+@refuses("a checkpoint of a supported family")
+def load_unet_or_vision(path: Path, types: LoadTypes) -> LoadedDenoiser | LoadedVision:
+    """Load the network of a file that holds one that denoises, or that reads images. Raises `BadModelFile`."""
+    file = open_model(path, types.block_arithmetic)
+    return vision_of(file, types, has_text=False) or unet_of(file, types)
 
 
 @refuses("a checkpoint of a supported family")

@@ -26,13 +26,13 @@ from darkroom.engine.models.files.folders import ModelFolders
 from darkroom.engine.models.kinds.load_tiny_autoencoder import load_tiny_autoencoder
 from darkroom.engine.models.load import (
     LoadedDenoiser,
+    LoadedVision,
     LoadTypes,
-    load_checkpoint,
+    load_checkpoint_or_vision,
     load_further_vae,
     load_text_encoders,
-    load_unet,
+    load_unet_or_vision,
     load_vae,
-    load_vision,
     text_encoders_of,
     unet_of,
 )
@@ -101,10 +101,9 @@ class ModelStore:
         path = self.files.path_of("checkpoints", name)
 
         def load() -> tuple[torch.nn.Module | None, ...]:
-            vision = load_vision(path, self._types, has_text=True)
-            if vision is not None:
-                return VisionNetwork(vision), vision.text_encoder, None
-            loaded = load_checkpoint(path, self._types)
+            loaded = load_checkpoint_or_vision(path, self._types)
+            if isinstance(loaded, LoadedVision):
+                return VisionNetwork(loaded), loaded.text_encoder, None
             return self._denoiser(loaded.denoiser), loaded.text_encoder, loaded.vae
 
         unet, clip, vae = self.files.several(path, CHECKPOINT_PARTS, load)
@@ -125,7 +124,7 @@ class ModelStore:
         """
         path = self.files.path_of("unet_gguf", name)
         types = replace(self._types, block_arithmetic=arithmetic)
-        return Model(self.files.one(path, ("unet", "gguf", arithmetic), lambda: self._unet(path, types)))
+        return model_of(self.files.one(path, ("unet", "gguf", arithmetic), lambda: self._unet(path, types)))
 
     def unet_of(self, file: WeightFile) -> Model:
         """Load a denoising network from tensors that the caller has. It is read once for each call."""
@@ -232,8 +231,8 @@ class ModelStore:
         )
 
     def _unet(self, path: Path, types: LoadTypes) -> Denoiser | VisionNetwork:
-        vision = load_vision(path, types, has_text=False)
-        return self._denoiser(load_unet(path, types)) if vision is None else VisionNetwork(vision)
+        loaded = load_unet_or_vision(path, types)
+        return VisionNetwork(loaded) if isinstance(loaded, LoadedVision) else self._denoiser(loaded)
 
     def _denoiser(self, loaded: LoadedDenoiser) -> Denoiser:
         network = denoiser(loaded)

@@ -50,6 +50,7 @@ from darkroom.engine.families.mage_flow.transformer import MageFlowConfig, MageF
 from darkroom.engine.families.minimax_h3.layers import MiniMaxH3Config
 from darkroom.engine.families.minimax_h3.layout import Guide, Reference, flat, packed_layout
 from darkroom.engine.families.minimax_h3.transformer import MiniMaxH3Transformer
+from darkroom.engine.families.minimax_music3.transformer import MiniMaxMusic3Config, MiniMaxMusic3Transformer
 from darkroom.engine.families.mochi.transformer import MochiConfig, MochiTransformer
 from darkroom.engine.families.omnigen2.layers import OmniGen2Config
 from darkroom.engine.families.omnigen2.transformer import OmniGen2Transformer
@@ -701,6 +702,13 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         ),
         _of((2, 16, 12), 24, 1000.0, {"lyric_token_idx": lambda drawn: torch.tensor([[1, 5, 7]] * BATCH)}),
         ("ace_step",),
+    ),
+    "minimax_music3": SmallTransformer(
+        lambda: MiniMaxMusic3Transformer(
+            MiniMaxMusic3Config(hidden_size=128, num_layers=2, condition_dim=32, state_dim=32)
+        ),
+        _of((128, 11), 256, 1.0, {"conditioning_scale": lambda drawn: drawn(BATCH, 1, 1)}),
+        ("minimax_music3",),
     ),
     "ace_step15": SmallTransformer(
         lambda: AceStep15Transformer(

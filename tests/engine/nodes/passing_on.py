@@ -47,4 +47,5 @@ OUTPUTS_OF_OUTPUT_NODES: dict[str, list[tuple[str, str]]] = {
     "ImageOnlyCheckpointSave": [],
     "LoraSave": [],
     "LossGraphNode": [],
+    "SAM3_TrackPreview": [],
 }

@@ -46,6 +46,8 @@ COMPLAINING = {
 def good_value(spec: InputSpec) -> object:
     if spec.choices:
         return GOOD if GOOD in spec.choices else spec.choices[0]
+    if spec.options.get("forceInput"):
+        return ["source", 0]
     return spec.options.get("default", WIDGETS.get(str(spec.type), ["source", 0]))
 
 
