@@ -114,7 +114,7 @@ async def test_an_assistant(worker: RunningWorker) -> None:
     arguments = ["-c", "from darkroom.worker.cli.main import main; main()", "mcp", "--url", worker.url]
     server = StdioServerParameters(command=sys.executable, args=arguments, cwd=str(ROOT))
     values: dict[str, Any] = {"prompt": "an apple", **SMALL}
-    async with asyncio.timeout(LONGEST_SECONDS), McpClient(stdio_client(server)) as assistant:
+    async with asyncio.timeout(LONGEST_SECONDS), McpClient(stdio_client(server, errlog=sys.stderr)) as assistant:
         drawn = await assistant.call_tool("Text2Image", values)
     assert not drawn.is_error and isinstance(drawn.content[0], ImageContent)
     assert base64.b64decode(drawn.content[0].data).startswith(b"RIFF")

@@ -13,6 +13,7 @@ import httpx
 from darkroom.worker.doctor.check import Check, failed, good, skipped, warning
 from darkroom.worker.engines.fallback.target import FallbackTarget, read_target
 from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.guard.plain_responses import plain_body, plain_client
 from darkroom.worker.json.values import object_at
 from darkroom.worker.settings.environment import child_environment
 
@@ -42,9 +43,12 @@ async def check_fallback(engine: str) -> Check:
 
 async def _check_answer(url: str) -> Check:
     try:
-        async with httpx.AsyncClient(timeout=ANSWER_SECONDS, trust_env=False) as http:
-            reply = await http.get(f"{url}/system_stats")
-        version = object_at(reply.json(), "system").get("comfyui_version", UNKNOWN_VERSION)
+        async with (
+            plain_client(timeout=ANSWER_SECONDS, trust_env=False) as http,
+            http.stream("GET", f"{url}/system_stats") as reply,
+        ):
+            stats = httpx.Response(200, content=await plain_body(reply)).json()
+        version = object_at(stats, "system").get("comfyui_version", UNKNOWN_VERSION)
     except (httpx.HTTPError, ValueError) as error:
         return warning("fallback", f"{url} does not answer as ComfyUI: {error or type(error).__name__}", "Start it")
     return good("fallback", f"ComfyUI {version} answers at {url}")

@@ -37,7 +37,7 @@ async def test_an_assistant_draws_and_learns_what_is_wrong(front: RunningFront, 
         seen.append(progress)
 
     server = StdioServerParameters(command=sys.executable, args=arguments, cwd=str(Path(__file__).parents[4]))
-    async with Client(stdio_client(server)) as assistant:
+    async with Client(stdio_client(server, errlog=sys.stderr)) as assistant:
         tools = {tool.name: tool for tool in (await assistant.list_tools()).tools}
         assert {"Text2Image", "workflow_repaint", "run_workflow"} <= tools.keys()
         assert tools["workflow_repaint"].input_schema["properties"].keys() == {"text", "photo"}
