@@ -6,6 +6,7 @@ through in pieces. Module names are those of the published files.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -40,15 +41,15 @@ class SrTo1080pConfig:
     blocks_per_level: int = 3
 
 
-class VideoUpsampler(nn.Module):
+class VideoUpsampler(nn.Module, ABC):
     """`forward(latent [B, C, f, h, w])` -> the latent, refined."""
 
     latent_channels: int
     most_channels: int
 
+    @abstractmethod
     def piece(self, x: torch.Tensor, memory: FrameMemory) -> torch.Tensor:
         """Return frames of a latent, refined; layers remember the ones before."""
-        raise NotImplementedError
 
     def working_bytes(self, shape: torch.Size) -> int:
         """Return the working memory for a latent of that shape, with the latent and its result."""

@@ -9,6 +9,7 @@ minus the image, as other flow networks give it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -28,7 +29,7 @@ from darkroom.engine.layers.rotary import rotations
 from darkroom.engine.layers.unet_layers import Options
 
 
-class OmniGen2Trunk(nn.Module):
+class OmniGen2Trunk(nn.Module, ABC):
     """Embeddings, refiners and the last layer, between which a network has its own blocks (`through`)."""
 
     def __init__(self, config: OmniGen2Config) -> None:
@@ -51,6 +52,7 @@ class OmniGen2Trunk(nn.Module):
         """Computation type."""
         return self.compute_dtype or self.x_embedder.weight.dtype
 
+    @abstractmethod
     def through(
         self, text: torch.Tensor, images: torch.Tensor, pe: torch.Tensor, time: torch.Tensor, options: Options | None
     ) -> torch.Tensor:
@@ -58,7 +60,6 @@ class OmniGen2Trunk(nn.Module):
 
         `pe` [1, 1, L + T, P, 2, 2] rotates the tokens of both.
         """
-        raise NotImplementedError
 
     def forward(
         self,
