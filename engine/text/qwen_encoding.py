@@ -68,6 +68,7 @@ class QwenEncoder(TokenEncoder):
     encoding: QwenEncoding
     masks_padding = True  # what is behind a token of padding is not seen
     ends_with_norm = True  # the last layer is read behind the final norm
+    norms_layers = False  # the others are, too
     padding_position: float | None = None  # of padding behind images; None: it counts on
     end_tokens = (PAD_TOKEN, END_TOKEN)  # behind which a written text is over
 
@@ -139,8 +140,9 @@ class QwenEncoder(TokenEncoder):
 
         `added` [T, D] are the rows that images add to the outputs of the first layers.
         """
-        states: torch.Tensor = self.transformer.model(embeds, mask, layer, positions=positions, added=added)
-        return states
+        model = self.transformer.model
+        states: torch.Tensor = model(embeds, mask, layer, positions=positions, added=added)
+        return model.norm(states) if self.norms_layers and layer is not None else states
 
     def encode_weighted(
         self, chunks: Sequence[TokenWeights], *, layer_idx: int | None, project_pooled: bool

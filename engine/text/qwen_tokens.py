@@ -66,6 +66,8 @@ class QwenTokenizer(ChunkTokenizer):
     With `repeats_images` the latter names as many images as there are, else one.
     """
 
+    tells_of_thinking = True  # where nothing is to be thought over first
+
     def __init__(
         self,
         *,
@@ -95,18 +97,20 @@ class QwenTokenizer(ChunkTokenizer):
         """Return the chunk by slot, as `ChunkTokenizer.tokenize_with_weights`, whatever `disable_weights` is.
 
         `llama_template` is a template in place of the tokenizer's. `image` [B, H, W, 3] is the images as one tensor,
-        `skip_template` leaves the prompt as it is, `thinking` of False says that nothing is to be thought over first.
+        `skip_template` leaves the prompt as it is, `thinking` of False says that nothing is to be thought over first,
+        with `prevent_empty_text` an empty prompt is a space.
         """
+        text = text or (" " if kwargs.get("prevent_empty_text") else "")
         image = kwargs.get("image")
         if isinstance(image, torch.Tensor) and not images:
             images = torch.split(image, 1)
         if not text.startswith(COMPLETE_PROMPTS) and not kwargs.get("skip_template"):
-            text = (self._template(len(images)) if llama_template is None else llama_template).format(text)
-            text += EMPTY_THOUGHT if kwargs.get("thinking") is False else ""
+            text = (self.template_for(text, len(images)) if llama_template is None else llama_template).format(text)
+            text += EMPTY_THOUGHT if self.tells_of_thinking and kwargs.get("thinking") is False else ""
         chunks = super().tokenize_with_weights(text, return_word_ids, tokenizer_options, disable_weights=True)
         (chunk,) = chunks[self.slot]
         places = [place for place, (token, *_) in enumerate(chunk) if token == IMAGE_TOKEN]
-        for place, pixels in zip(places, images, strict=False):
+        for place, pixels in zip(places, map(self.seen, images), strict=False):
             chunk[place] = ({"type": "image", "data": pixels, "original_type": "image"}, *chunk[place][1:])
         return chunks
 
@@ -114,7 +118,12 @@ class QwenTokenizer(ChunkTokenizer):
         """Return the text of tokens, without marks unless `skip_special_tokens` is False."""
         return self._library().decode(tokens, skip_special_tokens=skip_special_tokens)
 
-    def _template(self, num_images: int) -> str:
+    def seen(self, image: torch.Tensor) -> torch.Tensor:
+        """Return an image [1, H, W, C] of 0..1 as the encoder is given it."""
+        return image
+
+    def template_for(self, text: str, num_images: int) -> str:
+        """Return the template of a prompt with this number of images, `{}` for the prompt."""
         if not num_images:
             return self.template
         shown = num_images if self.repeats_images else 1

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-import torch
-
 from darkroom.engine.families.text.qwen3_vl import QWEN3_VL_8B, QWEN3_VL_8B_WIDTH, qwen3_vl
 from darkroom.engine.families.text.qwen25_vl import EDIT, QUESTION, SYSTEM
 from darkroom.engine.text.chunk_encoding import Encoded, TokenWeights
-from darkroom.engine.text.chunk_tokens import Chunks, TokenizerOptions
 from darkroom.engine.text.qwen_encoding import QwenEncoder, QwenEncoding
 from darkroom.engine.text.qwen_tokens import IMAGE_PLACEHOLDER, QwenTokenizer
 
@@ -29,17 +26,7 @@ EMPTY_TEMPLATE = SYSTEM.format(EDIT) + END  # of prompts without words and image
 class BooguEncoder(QwenEncoder):
     """Qwen3-VL whose conditioning is of all tokens, those of the template too, behind the final norm."""
 
-    def _states(
-        self,
-        embeds: torch.Tensor,
-        mask: torch.Tensor | None,
-        layer: int | None,
-        positions: torch.Tensor | None,
-        added: Sequence[torch.Tensor],
-    ) -> torch.Tensor:
-        states = super()._states(embeds, mask, layer, positions, added)
-        normed: torch.Tensor = states if layer is None else self.transformer.model.norm(states)
-        return normed
+    norms_layers = True
 
     def encode_weighted(
         self, chunks: Sequence[TokenWeights], *, layer_idx: int | None, project_pooled: bool
@@ -51,28 +38,9 @@ class BooguEncoder(QwenEncoder):
 class BooguTokenizer(QwenTokenizer):
     """Prompts -> tokens, in a template of their own where they are empty."""
 
-    def tokenize_with_weights(
-        self,
-        text: str,
-        return_word_ids: bool = False,
-        tokenizer_options: TokenizerOptions | None = None,
-        disable_weights: bool = True,
-        *,
-        llama_template: str | None = None,
-        images: Sequence[torch.Tensor] = (),
-        **kwargs: object,
-    ) -> Chunks:
-        """Return the chunk by slot, as `QwenTokenizer.tokenize_with_weights`.
-
-        With `prevent_empty_text` an empty prompt is a space.
-        """
-        if llama_template is None and not images and not text.strip():
-            llama_template = EMPTY_TEMPLATE
-        return super().tokenize_with_weights(
-            text or (" " if kwargs.get("prevent_empty_text") else ""), return_word_ids, tokenizer_options,
-            llama_template=llama_template, images=images, image=kwargs.get("image"), thinking=kwargs.get("thinking"),
-            skip_template=kwargs.get("skip_template"),
-        )  # fmt: skip
+    def template_for(self, text: str, num_images: int) -> str:
+        """Return the template, as `QwenTokenizer.template_for`."""
+        return super().template_for(text, num_images) if num_images or text.strip() else EMPTY_TEMPLATE
 
 
 QWEN = qwen3_vl(

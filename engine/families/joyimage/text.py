@@ -13,7 +13,6 @@ from darkroom.engine.families.text.qwen25_vl import ANSWER, DESCRIBE, SYSTEM
 from darkroom.engine.layers.qwen3_vl_vision import PATCH_PX
 from darkroom.engine.layers.qwen25_vl_vision import MERGED, seen_size
 from darkroom.engine.text.chunk_encoding import Encoded, TokenWeights
-from darkroom.engine.text.chunk_tokens import Chunks, TokenizerOptions
 from darkroom.engine.text.qwen_encoding import QwenEncoder, QwenEncoding
 from darkroom.engine.text.qwen_tokens import IMAGE_PLACEHOLDER, QwenTokenizer
 
@@ -58,26 +57,11 @@ def seen_image(image: torch.Tensor) -> torch.Tensor:
 class JoyImageTokenizer(QwenTokenizer):
     """Prompts -> tokens, with all images before the prompt; nothing is ever said of thinking."""
 
-    def tokenize_with_weights(
-        self,
-        text: str,
-        return_word_ids: bool = False,
-        tokenizer_options: TokenizerOptions | None = None,
-        disable_weights: bool = True,
-        *,
-        llama_template: str | None = None,
-        images: Sequence[torch.Tensor] = (),
-        **kwargs: object,
-    ) -> Chunks:
-        """Return the chunk by slot, as `QwenTokenizer.tokenize_with_weights`, for images [1, H, W, C] of 0..1."""
-        image = kwargs.get("image")
-        if isinstance(image, torch.Tensor) and not images:
-            images = torch.split(image, 1)
-        return super().tokenize_with_weights(
-            text or (" " if kwargs.get("prevent_empty_text") else ""), return_word_ids, tokenizer_options,
-            llama_template=llama_template, images=[seen_image(item) for item in images],
-            skip_template=kwargs.get("skip_template"),
-        )  # fmt: skip
+    tells_of_thinking = False
+
+    def seen(self, image: torch.Tensor) -> torch.Tensor:
+        """Return an image as `seen_image` does."""
+        return seen_image(image)
 
 
 QWEN = qwen3_vl(

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import torch
-
 from darkroom.engine.families.text.qwen3_vl import SIZES_4B, qwen3_vl
 from darkroom.engine.families.text.qwen25_vl import ANSWER, DESCRIBE, EDIT_TEMPLATE, SYSTEM
-from darkroom.engine.text.chunk_tokens import Chunks, TokenizerOptions
 from darkroom.engine.text.qwen_encoding import QwenEncoder, QwenEncoding
 from darkroom.engine.text.qwen_tokens import IMAGE_PLACEHOLDER, QwenTokenizer
 
@@ -26,46 +21,15 @@ def image_template(num_images: int) -> str:
 class NormedQwenEncoder(QwenEncoder):
     """Qwen3-VL whose layers are all read behind the final norm."""
 
-    def _states(
-        self,
-        embeds: torch.Tensor,
-        mask: torch.Tensor | None,
-        layer: int | None,
-        positions: torch.Tensor | None,
-        added: Sequence[torch.Tensor],
-    ) -> torch.Tensor:
-        states = super()._states(embeds, mask, layer, positions, added)
-        normed: torch.Tensor = states if layer is None else self.transformer.model.norm(states)
-        return normed
+    norms_layers = True
 
 
 class NumberedImagesTokenizer(QwenTokenizer):
     """Prompts -> tokens, with the images before the instruction, each behind its number."""
 
-    def tokenize_with_weights(
-        self,
-        text: str,
-        return_word_ids: bool = False,
-        tokenizer_options: TokenizerOptions | None = None,
-        disable_weights: bool = True,
-        *,
-        llama_template: str | None = None,
-        images: Sequence[torch.Tensor] = (),
-        **kwargs: object,
-    ) -> Chunks:
-        """Return the chunk by slot, as `QwenTokenizer.tokenize_with_weights`.
-
-        With `prevent_empty_text` an empty prompt is a space.
-        """
-        image = kwargs.get("image")
-        if isinstance(image, torch.Tensor) and not images:
-            images = torch.split(image, 1)
-        template = llama_template or (image_template(len(images)) if images else None)
-        return super().tokenize_with_weights(
-            text or (" " if kwargs.get("prevent_empty_text") else ""), return_word_ids, tokenizer_options,
-            llama_template=template, images=images, skip_template=kwargs.get("skip_template"),
-            thinking=kwargs.get("thinking"),
-        )  # fmt: skip
+    def template_for(self, text: str, num_images: int) -> str:
+        """Return the template, as `QwenTokenizer.template_for`."""
+        return image_template(num_images) if num_images else super().template_for(text, num_images)
 
 
 QWEN = qwen3_vl(

@@ -77,12 +77,11 @@ class SplicedQwenTokenizer(QwenTokenizer):
     ) -> Chunks:
         """Return the chunk by slot, as `QwenTokenizer.tokenize_with_weights`.
 
-        With `keep_vision` what the encoder sees of the images stays in the conditioning, with `prevent_empty_text` an
-        empty prompt is a space.
+        With `keep_vision` what the encoder sees of the images stays in the conditioning.
         """
         chunks = super().tokenize_with_weights(
-            text or (" " if kwargs.get("prevent_empty_text") else ""), return_word_ids, tokenizer_options,
-            llama_template=llama_template or image_template(len(images)), images=images,
+            text, return_word_ids, tokenizer_options, llama_template=llama_template or image_template(len(images)),
+            images=images, prevent_empty_text=kwargs.get("prevent_empty_text"),
         )  # fmt: skip
         if kwargs.get("keep_vision"):
             for token, *_ in chunks[self.slot][0]:
