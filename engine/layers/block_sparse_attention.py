@@ -209,7 +209,7 @@ def _counting(scores: torch.Tensor, tiles: Tiles, share: float) -> tuple[torch.T
     num_chosen = tiles.num_chosen(share)
     if num_chosen:
         ranked = scores.masked_fill(is_sink, NEVER)
-        counts = counts | (ranked >= ranked.topk(num_chosen, dim=-1).values[:, -1:])
+        counts = counts.scatter(1, ranked.topk(num_chosen, dim=-1).indices, True)  # no more of them where scores tie
     return counts, min(len(scores), num_chosen + 3 + tiles.sinks[1] - tiles.sinks[0])
 
 

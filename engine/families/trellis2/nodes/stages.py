@@ -18,6 +18,7 @@ from darkroom.engine.families.trellis2.vae_files import unscaled_shape
 from darkroom.engine.models.voxel_vae import VoxelVae
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
+from darkroom.engine.nodes.library.conditioning.conditioning import with_options
 from darkroom.engine.nodes.library.conditioning.image_conditioning import Negative, Positive
 from darkroom.engine.nodes.sockets import CONDITIONING, LATENT, VAE, VOXEL, Conditioning
 from darkroom.engine.nodes.widgets import Int
@@ -29,11 +30,6 @@ CELL_VOXELS = 16  # of the decoded grid, in one cell of a latent
 Staged = tuple[Positive, Negative, LATENT]
 
 
-def with_options(conditioning: Conditioning, options: dict[str, Any]) -> Conditioning:
-    """Return a conditioning with further options in each of its parts."""
-    return [[tokens, {**own, **options}] for tokens, own in conditioning]
-
-
 def stage_of(
     positive: Conditioning, negative: Conditioning, mode: str, cells: CellLists, reading: Reading, **options: object
 ) -> tuple[Conditioning, Conditioning]:
@@ -42,9 +38,9 @@ def stage_of(
         MODE: mode, COORDS: cells.coords, "trellis2_coord_counts": torch.tensor(cells.counts), **options,
     }  # fmt: skip
     features = features_of(positive)
-    if features is not None and cells.resolution is not None:
+    if features is not None:
         given[PROJECTED] = features.of_cells(cells, reading)
-    return with_options(positive, given), with_options(negative, given)
+    return with_options(positive, **given), with_options(negative, **given)
 
 
 @node("Trellis2ShapeStage", display_name=None, category=CATEGORY, python_module=MODULE)
