@@ -26,7 +26,7 @@ DESCRIPTIONS: Final = "sam3_per_prompt"
 CONDITIONS: Final = "sam3_multi_cond"
 """Option of a conditioning with each description's embeddings, mask and number wanted."""
 
-COUNTED = re.compile(r"(.+?)\s*:\s*([\d.]+)\s*")
+NUMBER = re.compile(r"[\d.]+")
 BRACKETS = str.maketrans("", "", "()")
 
 
@@ -45,22 +45,22 @@ def descriptions_of(text: str) -> list[tuple[str, int]]:
     Raises ValueError for too many, and for a number that is none.
     """
     parts = [part.strip() for part in text.translate(BRACKETS).split(",")]
-    found = [_described(part) for part in parts if part]
-    if len(found) > MAX_DESCRIPTIONS:
+    parts = [part for part in parts if part]
+    if len(parts) > MAX_DESCRIPTIONS:
         raise ValueError(
-            f"text: got {len(found)} descriptions separated by commas, expected at most {MAX_DESCRIPTIONS}"
+            f"text: got {len(parts)} descriptions separated by commas, expected at most {MAX_DESCRIPTIONS}"
         )
-    return found
+    return [_described(part) for part in parts]
 
 
 def _described(part: str) -> tuple[str, int]:
-    match = COUNTED.fullmatch(part)
-    if match is None:
+    name, number = (item.strip() for item in part.rpartition(":")[::2])
+    if not name or "\n" in name or not NUMBER.fullmatch(number):
         return part, 1
     try:
-        return match[1].strip(), max(1, round(float(match[2])))
+        return name, max(1, round(float(number)))
     except (OverflowError, ValueError) as error:
-        raise ValueError(f"text: got {match[2][:20]!r} objects of {match[1][:40]!r}, expected a number") from error
+        raise ValueError(f"text: got {number[:20]!r} objects of {name[:40]!r}, expected a number") from error
 
 
 class Sam3Tokenizer(ClipTokenizer):

@@ -274,3 +274,8 @@ def test_several_descriptions_are_options_of_one_conditioning(store: ModelStore)
     ((tokens, options),) = clip.encode_from_tokens_scheduled(clip.tokenize("cat: 3, dog"))
     assert tokens.shape == (1, 32, 64) and options["attention_mask"].sum() == 3
     assert [item["max_detections"] for item in options["sam3_multi_cond"]] == [3, 1]
+
+
+def test_a_long_text_is_read_in_time_linear_in_its_length() -> None:
+    text = "a" + " " * 300_000 + "b"  # minutes where blanks are tried again for each one
+    assert descriptions_of(text) == [(text, 1)]
