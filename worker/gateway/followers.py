@@ -109,8 +109,12 @@ class Followers:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             num_looks += 1
-            with contextlib.suppress(BrokerUnreachable, DatabaseUnreachable):  # until the next look
+            try:
                 await self._look(is_stored=num_looks % STORED_LOOKS == 0)
+            except (BrokerUnreachable, DatabaseUnreachable):  # until the next look
+                pass
+            except Exception:  # noqa: BLE001 - the loop: whoever waits needs the next look
+                log.exception("results were not looked at")
 
     async def _look(self, *, is_stored: bool) -> None:
         names = [name for name, some in self._by_job.items() if not all(one.is_over for one in some)]

@@ -51,6 +51,8 @@ BATCH = 500
 CANCEL_SECONDS = 5.0  # for which a cancel waits until a worker has ended the job: some sampling steps
 EXPIRY_SECONDS = 60.0
 SECRET_FREE_WORDS = "Request accepted"
+UNREADABLE = "The result at the broker cannot be read"
+UNREADABLE_ERROR = {"status": 500, "code": "result_unreadable", "message": UNREADABLE}
 
 log = structlog.get_logger("gateway")
 
@@ -217,9 +219,14 @@ class Gateway:
                 found = await self.producer.result(name)
                 if found is None:
                     return None
-                result = await asyncio.to_thread(json.loads, found) if size_bytes > LARGE_BYTES else json.loads(found)
-                del found
-                return await self.records.end(job, result, size_bytes)
+                try:
+                    is_large = size_bytes > LARGE_BYTES
+                    result = await asyncio.to_thread(json.loads, found) if is_large else json.loads(found)
+                    del found
+                    return await self.records.end(job, result, size_bytes)
+                except (AttributeError, TypeError, ValueError) as error:  # no worker's: the next ones go on
+                    log.warning("result cannot be read", request_id=job.id, reason=str(error))
+                    return await self.records.end(job, refusal(job.id, UNREADABLE, UNREADABLE_ERROR))
         except BrokerUnreachable:
             return None
 

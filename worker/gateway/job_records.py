@@ -148,10 +148,11 @@ class JobRecords:
     async def _read(self, query: sa.Select[Any]) -> list[sa.Row[Any]]:
         return await self._run(lambda connection: list(connection.execute(query)))
 
-    async def num_live(self) -> int:
-        """Return the number of jobs that have not ended."""
+    async def num_live(self, *, is_probe: bool = False) -> int:
+        """Return the number of jobs that have not ended; for a probe on a thread of its own, as `check`."""
         query = sa.select(sa.func.coalesce(sa.func.sum(LIVE_COUNTS.c.num), 0))
-        return await self._run(lambda connection: int(connection.execute(query).scalar() or 0), self._probe_threads)
+        threads = self._probe_threads if is_probe else self._threads
+        return await self._run(lambda connection: int(connection.execute(query).scalar() or 0), threads)
 
     async def num_unsent(self) -> int:
         """Return the number of jobs that are not at the broker."""

@@ -35,7 +35,7 @@ class GatewayMetrics:
     async def text(self, gateway: Gateway) -> bytes:
         """Return all metrics in Prometheus' text format, those of the fleet read now."""
         try:
-            self._live.set(await gateway.records.num_live())
+            self._live.set(await gateway.records.num_live(is_probe=True))
             self._unsent.set(await gateway.records.num_unsent())
             self._database.set(1)
         except DatabaseUnreachable:

@@ -207,7 +207,7 @@ async def queue_info(request: Request) -> dict[str, int]:
         raise NotReady(f"The broker cannot be reached: {error}", retry_after_seconds=5) from None
     return {
         "queued": depth,
-        "live": await gateway.records.num_live(),
+        "live": await gateway.records.num_live(is_probe=True),
         "workers": await gateway.fleet.num_workers(),
     }
 

@@ -54,7 +54,7 @@ async def read_work(gateway: Gateway) -> Work:
         depths = await gateway.producer.depths()
     except BrokerUnreachable as error:
         try:
-            return Work(jobs=await gateway.records.num_live())
+            return Work(jobs=await gateway.records.num_live(is_probe=True))
         except DatabaseUnreachable:
             raise NotReady(f"The broker cannot be reached: {error}", retry_after_seconds=5) from None
     num_unsent = 0
