@@ -104,7 +104,7 @@ async def make_job(services: Services, parsed: ParsedRequest, name: JobName, dig
     parsed = await _with_stored_workflow(services.files, parsed)
     async with with_assets(services, parsed, name.owner) as parsed:
         made = await _checked_prompt(services, parsed, name, credentials)
-    if made.choice is not None:
+    if services.engines.fallback is not None:  # the job may move there later
         credentials = replace(credentials, partner_keys=_partner_keys(parsed.input))
     now_ms = int(time.time() * 1000)
     turn_ms = _check_estimates(services, parsed, made.price.cost, now_ms)

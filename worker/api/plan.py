@@ -13,6 +13,7 @@ from fastapi.responses import Response
 
 from darkroom.contract.graph.cost import SamplerWork, operations_cost, sampler_works
 from darkroom.contract.graph.work import PromptWork
+from darkroom.contract.wire import PARTNER_KEYS
 from darkroom.worker.api.body_sizes import takes_jobs
 from darkroom.worker.api.declared import refusals
 from darkroom.worker.api.job_making import GraphChecks
@@ -98,7 +99,7 @@ async def _plan(services: Services, body: JsonObject, size_bytes: int, terms: _T
     fallback, choice = services.engines.fallback, own.needs_elsewhere()
     if fallback is None or choice is None:
         return own
-    theirs = await _plan_at(services, engine, FallbackChecks(fallback), workflow, terms)
+    theirs = await _plan_at(services, engine, FallbackChecks(fallback, PARTNER_KEYS), workflow, terms)
     is_better = len(theirs.missing_nodes) < len(own.missing_nodes) or not theirs.problems
     return replace(theirs, choice=choice, memory=None) if is_better else own
 

@@ -10,15 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 
+from darkroom.contract.wire import PARTNER_KEYS
 from darkroom.worker.concurrency.background_tasks import BackgroundTasks
 from darkroom.worker.errors import CallerError, EngineUnreachable, TooManyDeliveries, WorkerError
 from darkroom.worker.jobs.envelope import refusal
@@ -39,6 +41,7 @@ CANCEL_CHECK_SECONDS = 1.0
 EVENT_SECONDS = 0.5
 NUM_MODELS = 4
 ENGINE_PAUSE_SECONDS = 1.0
+PARTNER_KEY = re.compile(rb'("(?:%s)"\s*:\s*)"(?:[^"\\]|\\.)*"' % "|".join(PARTNER_KEYS).encode())
 
 log = structlog.get_logger("sources")
 
@@ -246,7 +249,8 @@ class Intake:
         job = await self._refuse(delivery, error)
         told = JobFailure.of(error).as_json()
         body = _json(refusal(delivery.job_id, error.message, told)) if job is None else await self._result_json(job)
-        await self._connection.until_reached(lambda: self._broker.bury(delivery, error.code, body))
+        buried = replace(delivery, body=PARTNER_KEY.sub(rb'\1""', delivery.body))  # which would outlive the job
+        await self._connection.until_reached(lambda: self._broker.bury(buried, error.code, body))
 
     async def _followed(self, job_id: str, job: Job) -> bool:
         """Publish a job's progress until its end is on disk. Returns False if the job is no longer this worker's."""

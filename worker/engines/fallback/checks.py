@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from darkroom.contract.wire import PARTNER_KEYS
 from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
 from darkroom.worker.engines.choices import with_hints
 from darkroom.worker.engines.fallback.fallback_engine import FallbackEngine
@@ -30,7 +29,7 @@ class FallbackChecks:
 
     has_check = False
 
-    def __init__(self, engine: FallbackEngine, partner_keys: Collection[str] = PARTNER_KEYS) -> None:
+    def __init__(self, engine: FallbackEngine, partner_keys: Collection[str]) -> None:
         self._engine = engine
         self._partner_keys = partner_keys
 

@@ -241,6 +241,7 @@ class FallbackEngine:
         if started is None:
             return
         started.pool.give_up()
+        started.pool.set_up(started.client, False)  # whoever waits until it is idle goes on
         self._ending = asyncio.create_task(_end(started), name="fallback-end")
         await asyncio.shield(self._ending)
 

@@ -68,7 +68,8 @@ class FallbackMoves:
         fallback = self._fallback
         assert fallback is not None
         try:
-            await FallbackChecks(fallback).check(prompt)
+            keys = () if job.credentials is None else tuple(job.credentials.partner_keys)
+            await FallbackChecks(fallback, keys).check(prompt)
         except WorkerError as refused:
             log.info("job refused by the fallback", request_id=job.id, reason=refused.message)
             return False

@@ -97,23 +97,23 @@ async def test_it_is_started_by_its_first_job_and_ended_when_idle(tmp_path: Path
 
 async def test_its_nodes_are_known_while_it_is_down_and_to_the_next_worker(tmp_path: Path) -> None:
     async with beside(tmp_path) as other:
-        await FallbackChecks(other.engine).check(draw())
+        await FallbackChecks(other.engine, ()).check(draw())
     async with beside(tmp_path) as other:
-        await FallbackChecks(other.engine).check(steps())
+        await FallbackChecks(other.engine, ()).check(steps())
         assert other.engine.num_starts == 0
 
 
 async def test_an_old_list_of_nodes_refuses_nothing(tmp_path: Path) -> None:
     async with beside(tmp_path) as other:
-        await FallbackChecks(other.engine).check(draw())
+        await FallbackChecks(other.engine, ()).check(draw())
     listed = tmp_path / "private" / "fallback_nodes.json"
     listed.write_text(json.dumps({"Draw": json.loads(listed.read_text())["Draw"]}))
     async with beside(tmp_path) as other:
-        await FallbackChecks(other.engine).check(steps())  # a pack that was installed meanwhile
+        await FallbackChecks(other.engine, ()).check(steps())  # a pack that was installed meanwhile
         assert other.engine.num_starts == 1
         await other.engine.stop_if_idle()
         with pytest.raises(RequestRejected):
-            await FallbackChecks(other.engine).check({"1": {"class_type": "Nowhere", "inputs": {}}})
+            await FallbackChecks(other.engine, ()).check({"1": {"class_type": "Nowhere", "inputs": {}}})
         assert other.engine.num_starts == 1  # it was asked a moment ago
 
 
