@@ -13,11 +13,15 @@ ROOT = Path(__file__).parents[2]
 FIXTURE = """
 import os
 import pytest
+import time
 from pathlib import Path
 
 @pytest.fixture(scope="session")
 def costly():
-    with (Path(os.environ["NOTES"]) / f"made-by-{os.getpid()}").open("x"):
+    notes = Path(os.environ["NOTES"])
+    with (notes / f"made-by-{os.getpid()}").open("x"):
+        while len(list(notes.glob("made-by-*"))) < int(os.environ["PROCESSES"]):
+            time.sleep(0.01)  # a process that starts late would find no test left
         yield
 """
 TEST = """
@@ -59,13 +63,14 @@ def write_tests(folder: Path, *files: str) -> None:
     (folder / "claims").mkdir()
 
 
-def start(folder: Path, number: int, *more: str) -> subprocess.Popen[str]:
+def start(folder: Path, number: int, *more: str, num_processes: int = 1) -> subprocess.Popen[str]:
+    """Start pytest. No test ends before so many processes have begun one."""
     options = ["-p", "tools.shared_tests", f"--claims={folder / 'claims'}", "-o", f"cache_dir={folder}/seen-{number}"]
     options += more
     return subprocess.Popen(
         [sys.executable, "-m", "pytest", "-q", *options],
         cwd=folder / "project",
-        env={"PYTHONPATH": str(ROOT), "PATH": "", "NOTES": str(folder)},
+        env={"PYTHONPATH": str(ROOT), "PATH": "", "NOTES": str(folder), "PROCESSES": str(num_processes)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -102,7 +107,7 @@ def test_failures_of_all_processes_are_known_after(tmp_path: Path) -> None:
 
 def test_forks_share_the_tests_and_their_failures_are_shown_and_known_after(tmp_path: Path) -> None:
     write_tests(tmp_path, *FILES, *(f"tests/own/test_fails_{n}.py" for n in range(20)))
-    first = start(tmp_path, 0, "--processes=3")
+    first = start(tmp_path, 0, "--processes=3", num_processes=3)
     printed, _ = first.communicate()
     assert first.returncode == 1, printed
     notes = [note.split(" ", 1) for note in (tmp_path / "ran").read_text().splitlines()]
