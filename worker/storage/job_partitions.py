@@ -41,7 +41,7 @@ BLOCKED: Final = ("55P03", "40P01")
 """SQLSTATE of a lock that is held for longer than LOCK_SECONDS, and of a deadlock."""
 
 MADE: Final = ("42P07", "42710", "23505")
-"""SQLSTATE of a table that another session has made: by its name, by the type of its rows, or by a row of the catalog."""
+"""SQLSTATE of a table that another session has made: by its name, by its row type, or by a row of the catalog."""
 
 DROPPED: Final = "42P01"
 """SQLSTATE of a table that another session has dropped."""
