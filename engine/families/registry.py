@@ -174,9 +174,10 @@ def vision_families() -> tuple[VisionFamily, ...]:
 
 def recognise_vision(shapes: Shapes) -> tuple[VisionFamily, Names] | None:
     """Return the family of a file's network that reads images, and the names of its weights; None for other files."""
+    behind = {prefix: shapes_behind(prefix, shapes) for prefix in wrapping_prefixes(shapes)}
     for family in vision_families():
-        for prefix in ("", *wrapping_prefixes(shapes)):
-            names = family.detect(shapes_behind(prefix, shapes) if prefix else shapes)
+        for prefix, seen in {"": shapes, **behind}.items():
+            names = family.detect(seen)
             if names is not None:
                 return family, names_with(prefix, names) if prefix else names
     return None

@@ -6,6 +6,8 @@ latents as well as images; images between nodes are channels last (`[B, H, W, C]
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -43,6 +45,24 @@ def resize(samples: torch.Tensor, width: int, height: int, method: str, crop: st
 def resize_image(image: torch.Tensor, width: int, height: int, method: str, crop: str = "disabled") -> torch.Tensor:
     """`resize` for an image [B, H, W, C]."""
     return resize(image.movedim(-1, 1), width, height, method, crop).movedim(1, -1)
+
+
+def resize_to_area(image: torch.Tensor, area_px: int, unit_px: int = 1) -> torch.Tensor:
+    """Resize an image [B, H, W, C] to about that area, its sides multiples of `unit_px`, and return its colours."""
+    height, width = image.shape[1:3]
+    factor = math.sqrt(area_px / (height * width))
+    new_width, new_height = (round(side * factor / unit_px) * unit_px for side in (width, height))
+    return resize_image(image, new_width, new_height, "area")[..., :3]
+
+
+def colours_of(image: torch.Tensor, name: str) -> torch.Tensor:
+    """Return the colours [..., 3] of an image or of images [..., C]. `name` is that of the input.
+
+    Raises ValueError for an image of greys, which a network that reads colours cannot read.
+    """
+    if image.shape[-1] < 3:
+        raise ValueError(f"{name}: no colours; got {image.shape[-1]} channels, expected at least 3")
+    return image[..., :3]
 
 
 def crop_to_aspect(samples: torch.Tensor, width: int, height: int) -> torch.Tensor:

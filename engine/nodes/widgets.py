@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from darkroom.contract.graph.facts import NO_FACTS, NodeFacts, SamplerFacts
 from darkroom.contract.graph.spec import ValueDict
@@ -107,6 +107,10 @@ class PromptText(Text):
     def complaint(self, environment: NodeEnvironment, value: object) -> str | None:
         """Return the reason why the text cannot be read, or None if it can or a link supplies it."""
         return None if value is None else nesting_problem(str(value))
+
+
+LongText = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
+"""A prompt of several lines."""
 
 
 @dataclass(frozen=True)

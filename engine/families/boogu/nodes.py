@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Annotated
 
 import torch
 
-from darkroom.engine.images.pixels import resize_image
+from darkroom.engine.images.pixels import resize_to_area
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import with_appended
 from darkroom.engine.nodes.markers import Out, Socket
 from darkroom.engine.nodes.parameters import Field, Growing
 from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, VAE
-from darkroom.engine.nodes.widgets import PromptText
+from darkroom.engine.nodes.widgets import LongText
 
 SEEN_AREA_PX = 384 * 384  # of images that the text encoder reads
 REFERENCE_AREA_PX, UNIT_PX = 1024 * 1024, 16
@@ -26,8 +25,6 @@ IMAGES = Growing(
     min=0,
     extra={"tooltip": "Reference image(s) to edit. Boogu focuses on one reference per sample; more are allowed."},
 )
-
-LongText = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
 
 
 @node("TextEncodeBooguEdit", display_name=None, category="model/conditioning/boogu",
@@ -46,21 +43,13 @@ def text_encode_boogu_edit(
     Both have the images' latents as references.
     """
     given = [images[name] for name in NAMES if name in images]
-    seen = [_of_area(image, SEEN_AREA_PX) for image in given]
-    latents = [vae.encode(_of_area(image, REFERENCE_AREA_PX, UNIT_PX)) for image in given]
+    seen = [resize_to_area(image, SEEN_AREA_PX) for image in given]
+    latents = [vae.encode(resize_to_area(image, REFERENCE_AREA_PX, UNIT_PX)) for image in given]
     positive = clip.encode_from_tokens_scheduled(clip.tokenize(prompt, images=seen))
     negative = clip.encode_from_tokens_scheduled(clip.tokenize(negative_prompt))
     for latent in latents:
         positive, negative = (with_appended(item, "reference_latents", latent) for item in (positive, negative))
     return positive, negative
-
-
-def _of_area(image: torch.Tensor, area_px: int, unit_px: int = 1) -> torch.Tensor:
-    """Return an image [B, H, W, 3] scaled to about that area, its sides multiples of `unit_px`."""
-    height, width = image.shape[1:3]
-    factor = math.sqrt(area_px / (height * width))
-    new_width, new_height = (round(side * factor / unit_px) * unit_px for side in (width, height))
-    return resize_image(image, new_width, new_height, "area")[..., :3]
 
 
 NODES = (text_encode_boogu_edit,)

@@ -15,7 +15,7 @@ from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_options
 from darkroom.engine.nodes.library.sampling.model_sampling import MODEL_MODULE, sampled_with
 from darkroom.engine.nodes.sockets import CLIP, CLIP_VISION_OUTPUT, CONDITIONING, IMAGE, MODEL, MODEL_PATCH
-from darkroom.engine.nodes.widgets import Float, Int, OpenCombo, PromptText
+from darkroom.engine.nodes.widgets import Float, Int, LongText, OpenCombo
 
 MODULE = "comfy_extras.nodes_flux"
 CATEGORY = "model/conditioning/flux"
@@ -27,7 +27,6 @@ KONTEXT_SIZES_PX = (
     (1568, 672),
 )  # fmt: skip
 
-LongText = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
 Shift = Annotated[float, Float(min=0.0, max=100.0, step=0.01)]
 
 

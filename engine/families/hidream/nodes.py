@@ -8,12 +8,11 @@ from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import CLIP, CONDITIONING
-from darkroom.engine.nodes.widgets import ModelCombo, PromptText
+from darkroom.engine.nodes.widgets import LongText, ModelCombo
 
 MODULE = "comfy_extras.nodes_hidream"
 TEXT_TYPE = "hidream"
 
-LongText = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
 EncoderFile = Annotated[str, ModelCombo("text_encoders")]
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.sockets import CLIP, CONDITIONING
-from darkroom.engine.nodes.widgets import PromptText
+from darkroom.engine.nodes.widgets import LongText
 
 SECOND_SLOT = "mt5xl"
-
-LongText = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
 
 
 @node(

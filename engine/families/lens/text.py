@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ HIDDEN_SIZE = 2880
 PAD_TOKEN = 199999
 LAYERS = (5, 11, 17, 23)  # those whose outputs are read
 MOST_TOKENS = 512
+EXPERT_COPIES = 6  # of an expert's inner values: gates and values together, each alone, and two steps of the gate
 TEMPLATE_TOKENS = 97  # at the beginning, which the network was trained without
 TOKENIZER = "tokenizer_json"
 PREFIX = f"text_encoders.{SLOT}.transformer."
@@ -54,6 +55,11 @@ class LensEncoder(TokenEncoder):
         """Width of a token of the conditioning."""
         width: int = self.config.hidden_size
         return width * len(self.layers)
+
+    def working_bytes(self, tokens: Mapping[str, Any], itemsize: int) -> int:
+        """Return the bytes of what all experts of a layer make of all tokens, the most at one time."""
+        per_token = EXPERT_COPIES * self.config.num_experts * self.config.intermediate_size
+        return per_token * len(tokens[self.encoding.slot][0]) * itemsize
 
     def encode_weighted(
         self, chunks: Sequence[TokenWeights], *, layer_idx: int | None, project_pooled: bool

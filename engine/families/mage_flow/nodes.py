@@ -15,12 +15,11 @@ from darkroom.engine.nodes.library.conditioning.conditioning import with_appende
 from darkroom.engine.nodes.markers import Optional, Out, Socket
 from darkroom.engine.nodes.parameters import Field, Growing
 from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, LATENT, VAE
-from darkroom.engine.nodes.widgets import Int, PromptText
+from darkroom.engine.nodes.widgets import Int, LongText
 
 DEFAULT_PX = 1024
 SEEN_PX = 384  # of the longer side of an image that the text encoder sees
 
-LongText = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
 IMAGES = Growing(item=Field("image", Socket("IMAGE")), names=tuple(f"image_{i}" for i in range(1, 17)), min=0)
 Side = Annotated[int, Int(min=0, max=8192, step=16)]
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Annotated
 
 import torch
 
 from darkroom.engine.families.text.qwen25_vl import EDIT_TEMPLATE
-from darkroom.engine.images.pixels import resize_image
+from darkroom.engine.images.pixels import resize_to_area
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import MAX_SIDE_PX, with_appended
 from darkroom.engine.nodes.markers import Optional
 from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, IMAGE, LATENT, VAE
-from darkroom.engine.nodes.widgets import Int, PromptText
+from darkroom.engine.nodes.widgets import Int, LongText
 from darkroom.engine.text.qwen_tokens import IMAGE_PLACEHOLDER
 
 MODULE = "comfy_extras.nodes_qwen"
@@ -25,7 +24,6 @@ SEEN_AREA_PX = 384 * 384  # of images that the text encoder sees beside others
 CELL_PX = 8
 CHANNELS = 16  # of a latent
 
-LongText = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
 REFERENCE = "Picture"  # the word before an image's number in the prompts of its training
 
 
@@ -41,7 +39,7 @@ def text_encode_qwen_image_edit(
     """Encode an instruction with the image to edit, which a VAE also makes a reference image."""
     if image is None:
         return clip.encode_from_tokens_scheduled(clip.tokenize(prompt))
-    seen = _of_area(image, REFERENCE_AREA_PX)
+    seen = resize_to_area(image, REFERENCE_AREA_PX)
     conditioning = clip.encode_from_tokens_scheduled(clip.tokenize(prompt, images=[seen]))
     return conditioning if vae is None else with_appended(conditioning, "reference_latents", vae.encode(seen))
 
@@ -60,7 +58,7 @@ def text_encode_qwen_image_edit_plus(
     """Encode an instruction with up to three images, which a VAE also makes reference images."""
     given = [(number, item) for number, item in enumerate((image1, image2, image3), start=1) if item is not None]
     introduction = "".join(f"{REFERENCE} {number}: {IMAGE_PLACEHOLDER}" for number, _ in given)
-    seen = [_of_area(image, SEEN_AREA_PX) for _, image in given]
+    seen = [resize_to_area(image, SEEN_AREA_PX) for _, image in given]
     tokens = clip.tokenize(introduction + prompt, images=seen, llama_template=EDIT_TEMPLATE)
     conditioning = clip.encode_from_tokens_scheduled(tokens)
     return conditioning if vae is None else _with_references(conditioning, vae, [image for _, image in given])
@@ -69,17 +67,9 @@ def text_encode_qwen_image_edit_plus(
 def _with_references(conditioning: CONDITIONING, vae: VAE, images: Sequence[torch.Tensor]) -> CONDITIONING:
     """Return conditioning with the latents of images, whose sides are whole cells of about a megapixel."""
     for image in images:
-        latent = vae.encode(_of_area(image, REFERENCE_AREA_PX, CELL_PX))
+        latent = vae.encode(resize_to_area(image, REFERENCE_AREA_PX, CELL_PX))
         conditioning = with_appended(conditioning, "reference_latents", latent)
     return conditioning
-
-
-def _of_area(image: torch.Tensor, area_px: int, unit_px: int = 1) -> torch.Tensor:
-    """Return an image [B, H, W, 3] scaled to about that area, its sides multiples of `unit_px`."""
-    height, width = image.shape[1:3]
-    factor = math.sqrt(area_px / (height * width))
-    new_width, new_height = (round(side * factor / unit_px) * unit_px for side in (width, height))
-    return resize_image(image, new_width, new_height, "area")[..., :3]
 
 
 @node("EmptyQwenImageLayeredLatentImage", display_name="Empty Qwen Image Layered Latent",

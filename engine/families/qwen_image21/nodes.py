@@ -19,7 +19,7 @@ from darkroom.engine.nodes.library.conditioning.conditioning import with_appende
 from darkroom.engine.nodes.markers import Optional, Out, Socket
 from darkroom.engine.nodes.parameters import Field, Growing
 from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, LATENT, MODEL, VAE
-from darkroom.engine.nodes.widgets import Combo, Int, PromptText
+from darkroom.engine.nodes.widgets import Combo, Int, LongText
 
 MODULE = "comfy_extras.nodes_qwen"
 CATEGORY = "model/conditioning/qwen image"
@@ -28,7 +28,6 @@ UNIT_PX, CELL_PX = 32, 16
 DEFAULT_PX = 1024
 CACHE = "qwen_image21_cache"
 
-LongText = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
 IMAGES = Growing(item=Field("image", Socket("IMAGE")), names=tuple(f"image_{i}" for i in range(1, 17)), min=0)
 
 

@@ -10,7 +10,7 @@ from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.families.rt_detr.network import IMAGE_PX, Detections, RtDetr
 from darkroom.engine.images.boxes import Box
 from darkroom.engine.images.coco_classes import COCO_CLASSES
-from darkroom.engine.images.pixels import resize
+from darkroom.engine.images.pixels import colours_of, resize
 from darkroom.engine.media.frame_stream import FrameStream
 from darkroom.engine.models.model import Model
 from darkroom.engine.models.vision_model import VisionModel, vision_model
@@ -48,7 +48,7 @@ def rtdetr_detect(
     boxes: list[list[Box]] = []
     for frame in image:
         context.cancel.check()
-        found = _boxes_in(detecting, frame[..., :3], threshold)
+        found = _boxes_in(detecting, colours_of(frame, "image"), threshold)
         wanted = [box for box in found if class_name in (EVERY_CLASS, box["label"])]
         boxes.append(wanted[:max_detections])
         context.report_progress(len(boxes), image.shape[0])

@@ -20,14 +20,13 @@ from darkroom.engine.nodes.library.sampling.skip_layers import (
     skipped_layers,
 )
 from darkroom.engine.nodes.sockets import CLIP, CONDITIONING, LATENT, MODEL
-from darkroom.engine.nodes.widgets import Combo, Float, Int, ModelCombo, PromptText
+from darkroom.engine.nodes.widgets import Combo, Float, Int, LongText, ModelCombo
 
 MODULE = "comfy_extras.nodes_sd3"
 LATENT_CHANNELS = 16
 TEXT_TYPE = "sd3"
 
 Side = Annotated[int, Int(min=16, max=MAX_SIDE_PX, step=16)]
-LongText = Annotated[str, PromptText(multiline=True, dynamicPrompts=True)]
 Shift = Annotated[float, Float(min=0.0, max=100.0, step=0.01)]
 
 

@@ -115,3 +115,8 @@ def test_prompts_have_at_most_512_tokens_and_empty_ones_none() -> None:
     assert tokenizer.tokenize_with_weights(" \n") == {"gpt_oss": [[]]}
     (chunk,) = tokenizer.tokenize_with_weights("a fox {in} the snow " * 50)["gpt_oss"]
     assert len(chunk) == 512
+
+
+def test_what_all_experts_make_of_a_prompt_is_told_ahead() -> None:
+    encoder = LensEncoder(GptOss(TINY), GPT_OSS.encoding, layers=LAYERS)
+    assert encoder.working_bytes({"gpt_oss": [[(1, 1.0)] * 7]}, 2) == 6 * 5 * 8 * 7 * 2

@@ -100,3 +100,8 @@ def test_it_neither_samples_nor_segments(folder: Path) -> None:
         engine.check(prompt)
     (problem,) = refused.value.node_problems["5"].problems
     assert "got RT-DETR v4, which reads images and denoises nothing, expected SAM 3" in problem.details
+
+
+def test_images_of_greys_are_refused_before_the_network_reads_them(store: ModelStore) -> None:
+    with pytest.raises(ValueError, match="image: no colours; got 1 channels"):
+        detected(store, images(1)[..., :1])

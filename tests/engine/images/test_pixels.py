@@ -10,9 +10,11 @@ from PIL import Image
 from darkroom.engine.images.pixels import (
     IMAGE_METHODS,
     bislerp,
+    colours_of,
     crop_to_aspect,
     from_pillow,
     resize,
+    resize_to_area,
     to_pillow,
     to_uint8,
 )
@@ -105,3 +107,15 @@ def test_images_survive_the_way_to_pillow_and_back(channels: int, mode: str) -> 
     image = to_pillow(eight_bits + 1e-4)
     assert image.mode == mode
     torch.testing.assert_close(from_pillow(image).reshape(5, 6, channels), eight_bits)
+
+
+def test_the_colours_of_images_are_those_without_opacity_and_greys_have_none() -> None:
+    image = noise(2, 5, 6, 4)
+    assert torch.equal(colours_of(image, "image"), image[..., :3])
+    with pytest.raises(ValueError, match=r"image: no colours; got 1 channels, expected at least 3"):
+        colours_of(image[..., :1], "image")
+
+
+def test_images_are_resized_to_an_area_in_units() -> None:
+    assert resize_to_area(noise(1, 30, 60, 4), 5000).shape == (1, 50, 100, 3)
+    assert resize_to_area(noise(1, 30, 60, 4), 5000, 16).shape == (1, 48, 96, 3)

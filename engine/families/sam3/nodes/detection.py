@@ -27,6 +27,7 @@ from darkroom.engine.families.sam3.nodes.working_memory import working_bytes
 from darkroom.engine.families.sam3.prompt_encoder import NEGATIVE, POSITIVE, Points
 from darkroom.engine.families.sam3.segmentation import FoundObject, ImagePrompts, ImageSegmenter
 from darkroom.engine.images.boxes import Box, boxes_by_image
+from darkroom.engine.images.pixels import colours_of
 from darkroom.engine.models.vision_model import vision_model
 from darkroom.engine.nodes.base import NodeContext, NodeEnvironment
 from darkroom.engine.nodes.declaration import node
@@ -87,7 +88,7 @@ def sam3_detect(
         check_texts(segmenting.model.diffusion_model, conditioning)
     masks: list[torch.Tensor] = []
     found_boxes: list[list[Box]] = []
-    pixels = image[..., :3]
+    pixels = colours_of(image, "image")
     with segmenting.in_use(working_bytes=working_bytes(segmenting)) as holder:
         network, device, dtype = holder.diffusion_model, segmenting.load_device, holder.compute_dtype
         segmenter = ImageSegmenter(network, device, dtype)

@@ -26,7 +26,7 @@ from darkroom.engine.families.sam3.nodes.text_prompts import check_texts, texts_
 from darkroom.engine.families.sam3.nodes.working_memory import working_bytes
 from darkroom.engine.families.sam3.tracking import MAX_OBJECTS, ObjectTracker, TrackingOptions
 from darkroom.engine.images.packed_masks import numbers_in, unpacked
-from darkroom.engine.images.pixels import resize
+from darkroom.engine.images.pixels import colours_of, resize
 from darkroom.engine.models.vision_model import VisionModel, vision_model
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
@@ -107,7 +107,7 @@ def _tracked(
         with model.in_use(working_bytes=working_bytes(model, num_groups)) as holder:
             network, device, dtype = holder.diffusion_model, model.load_device, holder.compute_dtype
             side = network.config.image.image_px
-            pixels = resize(frame[..., :3].movedim(-1, 0)[None].to(device, dtype), side, side, "bicubic")
+            pixels = resize(colours_of(frame, "images").movedim(-1, 0)[None].to(device, dtype), side, side, "bicubic")
             given = None
             if tracker is None:
                 texts = [text.prompt for text in texts_of(network, conditioning, device, dtype)]

@@ -11,7 +11,7 @@ from darkroom.engine.families.trellis2.cells import CHANNELS
 from darkroom.engine.families.trellis2.denoiser import LARGE_IMAGE, PROJECTED
 from darkroom.engine.families.trellis2.nodes.projection import LARGE_PX, SMALL_PX, ImageFeatures
 from darkroom.engine.families.trellis2.transformer import GRID_SIDE
-from darkroom.engine.images.pixels import resize
+from darkroom.engine.images.pixels import colours_of, resize
 from darkroom.engine.layers.dinov3 import Dinov3Config
 from darkroom.engine.models.kinds.clip_vision_value import ClipVision
 from darkroom.engine.nodes.base import NodeContext
@@ -41,9 +41,7 @@ def images_for(encoder: ClipVision, image: torch.Tensor) -> torch.Tensor:
     """Return images [B, 3, H, W], 0..1. Raises ValueError for an encoder of another kind, and for images of greys."""
     if not isinstance(encoder.patcher.model.config, Dinov3Config):
         raise ValueError("clip_vision_model: no DINOv3; got an encoder of another kind, expected DINOv3 (ViT-L/16)")
-    if image.shape[-1] < 3:
-        raise ValueError(f"image: no colours; got {image.shape[-1]} channels, expected 3")
-    return image[..., :3].movedim(-1, 1).float().clamp(0.0, 1.0)
+    return colours_of(image, "image").movedim(-1, 1).float().clamp(0.0, 1.0)
 
 
 @node("Trellis2Conditioning", display_name=None, category=CATEGORY, python_module=MODULE)

@@ -11,7 +11,7 @@ from typing import NotRequired, TypedDict
 import torch
 from torch.nn import functional
 
-from darkroom.engine.images.pixels import resize
+from darkroom.engine.images.pixels import colours_of, resize
 from darkroom.engine.models.kinds.geometry.dense_head import Dense
 from darkroom.engine.models.kinds.geometry.depth_anything_3 import PATCH_PX
 from darkroom.engine.models.network_value import NetworkAsModel
@@ -103,7 +103,7 @@ class DepthEstimator(NetworkAsModel):
 
     def _views(self, images: torch.Tensor, sides: tuple[int, int]) -> torch.Tensor:
         """Return images [B, H, W, 3] as the network sees them, [1, B, 3, *sides], on its device."""
-        pixels = images[..., :3].movedim(-1, 1).float()
+        pixels = colours_of(images, "image").movedim(-1, 1).float()
         if tuple(pixels.shape[2:]) != sides:
             pixels = resize(pixels, sides[1], sides[0], "lanczos")
         encoder = self.model.config.encoder.image

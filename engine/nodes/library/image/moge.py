@@ -13,6 +13,7 @@ from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.images.depth_images import normals_of_points, percentile_nearness, quantiles
 from darkroom.engine.images.panorama import Views, directions_of, grid, icosahedron_views, view_of
 from darkroom.engine.images.panorama_distance import joined_distance
+from darkroom.engine.images.pixels import colours_of
 from darkroom.engine.images.turbo import turbo
 from darkroom.engine.media.mesh import Mesh
 from darkroom.engine.media.surfaces.grid_mesh import grid_mesh
@@ -61,7 +62,7 @@ def moge_inference(
 ) -> NamedGeometry:
     """Estimate points in space, depth and cameras of images."""
     found = []
-    for pixels in torch.split(image[..., :3], batch_size):
+    for pixels in torch.split(colours_of(image, "image"), batch_size):
         context.cancel.check()
         found.append(
             moge_model.estimate(
@@ -89,7 +90,7 @@ def moge_panorama_inference(
     """
     if len(image) != 1:
         raise ValueError(f"image: got a batch of {len(image)}, expected one panorama")
-    pixels = image[..., :3]
+    pixels = colours_of(image, "image")
     height, width = pixels.shape[1:3]
     scale = min(merge_resolution / max(height, width), 1.0)
     sides = (max(int(height * scale), LEAST_MERGED_PX), max(int(width * scale), LEAST_MERGED_PX))
