@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from darkroom.engine.diffusion.conditions import BatchedInput
-from darkroom.engine.families.language_denoiser import ReferencesDenoiser
+from darkroom.engine.families.references_denoiser import ReferencesDenoiser
 
 
 class BooguDenoiser(ReferencesDenoiser):
@@ -20,10 +20,4 @@ class BooguDenoiser(ReferencesDenoiser):
             raise ValueError(
                 f"reference_latents: too many; got {len(references)}, expected at most {config.num_references}"
             )
-        for index, latent in enumerate(references):
-            if latent.ndim != 4 or latent.shape[1] != config.in_channels:
-                raise ValueError(
-                    f"reference_latents[{index}]: its VAE is not the model's; got a latent of shape "
-                    f"{tuple(latent.shape)}, expected {config.in_channels} channels"
-                )
         return super().extra_conds(**kwargs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from darkroom.engine.diffusion.conditions import BatchedInput
-from darkroom.engine.families.language_denoiser import ReferencesDenoiser
+from darkroom.engine.families.references_denoiser import ReferencesDenoiser
 
 
 class JoyImageDenoiser(ReferencesDenoiser):
@@ -17,11 +17,10 @@ class JoyImageDenoiser(ReferencesDenoiser):
     comfy_name = "JoyImage"
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
-        config: Any = self.diffusion_model.config
         for index, latent in enumerate(kwargs.get("reference_latents") or ()):
-            if latent.ndim != 5 or latent.shape[1] != config.in_channels:
+            if latent.ndim != 5:
                 raise ValueError(
-                    f"reference_latents[{index}]: its VAE is not the model's; got a latent of shape "
-                    f"{tuple(latent.shape)}, expected {config.in_channels} channels and frames"
+                    f"reference_latents[{index}]: no video; got a latent of shape {list(latent.shape)}, "
+                    "expected one with frames"
                 )
         return super().extra_conds(**kwargs)

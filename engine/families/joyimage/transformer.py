@@ -25,6 +25,7 @@ from darkroom.engine.families.wan.transformer import video_places
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.block_calls import BlockFunction
+from darkroom.engine.layers.feed_forward import FeedForward
 from darkroom.engine.layers.norms import RmsNorm
 from darkroom.engine.layers.patches import PATCH, pad_to_patches, tokens_of
 from darkroom.engine.layers.rotary import AXES, rotations
@@ -32,7 +33,6 @@ from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedResidual,
-    Gelu,
     ResidualNorm,
     RotaryHeads,
 )
@@ -102,20 +102,6 @@ class Modulation(nn.Module):
 
     def forward(self, time: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (self.modulate_table.to(time) + time).chunk(MODULATIONS, dim=1)
-
-
-class FeedForward(nn.Module):
-    def __init__(self, hidden_size: int, intermediate_size: int) -> None:
-        super().__init__()
-        first = nn.ModuleDict({"proj": Linear(hidden_size, intermediate_size)})
-        self.net = nn.ModuleDict({"0": first, "2": Linear(intermediate_size, hidden_size)})
-        self.activation = Gelu("tanh")
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        first: nn.Module = self.net["0"]
-        assert isinstance(first, nn.ModuleDict)
-        out: torch.Tensor = self.net["2"](self.activation(first["proj"](x)))
-        return out
 
 
 class JointAttention(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from darkroom.engine.families.language_denoiser import ReferencesDenoiser
+from darkroom.engine.families.references_denoiser import ReferencesDenoiser
 
 
 class LongCatImageDenoiser(ReferencesDenoiser):

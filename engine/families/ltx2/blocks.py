@@ -15,7 +15,8 @@ from torch import nn
 
 from darkroom.engine.families.ltx2.attention import Attention
 from darkroom.engine.families.ltx2.config import Ltx2Config
-from darkroom.engine.families.ltx_video.transformer import FeedForward
+from darkroom.engine.families.ltx_video.transformer import FEED_FORWARD_FACTOR
+from darkroom.engine.layers.feed_forward import FeedForward
 from darkroom.engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, ResidualNorm, Tables
 from darkroom.engine.layers.unet_layers import Options
 
@@ -114,8 +115,8 @@ class Ltx2Block(Modulated):
         self.audio_attn1, self.audio_attn2 = (Attention(audio, audio, *audio_heads, **kind) for _ in range(2))
         self.audio_to_video_attn = Attention(video, audio, *audio_heads, **kind)
         self.video_to_audio_attn = Attention(audio, video, *audio_heads, **kind)
-        self.ff = FeedForward(video, has_bias=config.has_ff_bias)
-        self.audio_ff = FeedForward(audio, has_bias=config.has_audio_ff_bias)
+        self.ff = FeedForward(video, FEED_FORWARD_FACTOR * video, has_bias=config.has_ff_bias)
+        self.audio_ff = FeedForward(audio, FEED_FORWARD_FACTOR * audio, has_bias=config.has_audio_ff_bias)
         rows = BASE_ROWS + (TEXT_ROWS if config.modulates_text else 0)
         self.scale_shift_table = nn.Parameter(torch.empty(rows, video))
         self.audio_scale_shift_table = nn.Parameter(torch.empty(rows, audio))

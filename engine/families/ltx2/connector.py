@@ -15,7 +15,8 @@ from torch.nn import functional
 from darkroom.engine.families.ltx2.attention import Attention
 from darkroom.engine.families.ltx2.config import ConnectorConfig
 from darkroom.engine.families.ltx2.positions import rotations
-from darkroom.engine.families.ltx_video.transformer import FeedForward
+from darkroom.engine.families.ltx_video.transformer import FEED_FORWARD_FACTOR
+from darkroom.engine.layers.feed_forward import FeedForward
 from darkroom.engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, Tables
 
 MIN_TOKENS = 1024
@@ -32,7 +33,7 @@ class ConnectorBlock(nn.Module):
         self.attn1 = Attention(
             size, size, config.heads, config.head_dim, is_gated=config.is_gated, splits_rotation=config.splits_rotation
         )
-        self.ff = FeedForward(size, has_bias=config.has_ff_bias)
+        self.ff = FeedForward(size, FEED_FORWARD_FACTOR * size, has_bias=config.has_ff_bias)
         self.norm, self.residual = AdaptiveNorm("rms", NORM_EPS), GatedResidual()
 
     def forward(self, x: torch.Tensor, tables: Tables) -> torch.Tensor:

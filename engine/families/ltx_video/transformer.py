@@ -22,13 +22,13 @@ from torch.nn import functional
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.block_calls import BlockFunction
+from darkroom.engine.layers.feed_forward import FeedForward
 from darkroom.engine.layers.filled import filled
 from darkroom.engine.layers.norms import RmsNorm
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedResidual,
-    Gelu,
     ResidualNorm,
     RotaryHeads,
     RotaryLayout,
@@ -37,6 +37,7 @@ from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
 HEADS = 32
 TIME_WIDTH = 256  # of the sinusoids of the time
+FEED_FORWARD_FACTOR = 4  # of the hidden size
 TIME_SCALE = 1000.0
 NORM_EPS = 1e-6
 ATTENTION_NORM_EPS = 1e-5
@@ -191,31 +192,11 @@ def attended_with_guides(
     return torch.cat(attended, dim=1)
 
 
-class FeedForward(nn.Module):
-    """Two layers with GELU between: `forward(x [B, T, D])` -> `[B, T, D]`."""
-
-    def __init__(self, width: int, *, has_bias: bool = True) -> None:
-        super().__init__()
-        inner = 4 * width
-        self.net = nn.ModuleDict(
-            {
-                "0": nn.ModuleDict({"proj": Linear(width, inner, bias=has_bias)}),
-                "2": Linear(inner, width, bias=has_bias),
-            }
-        )
-        self.activation = Gelu("tanh")
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        first: nn.Module = self.net["0"]["proj"]  # type: ignore[index]
-        out: torch.Tensor = self.net["2"](self.activation(first(x)))
-        return out
-
-
 class LtxVideoBlock(nn.Module):
     def __init__(self, config: LtxVideoConfig) -> None:
         super().__init__()
         self.attn1, self.attn2 = Attention(config), Attention(config)
-        self.ff = FeedForward(config.width)
+        self.ff = FeedForward(config.width, FEED_FORWARD_FACTOR * config.width)
         self.scale_shift_table = nn.Parameter(torch.empty(6, config.width))
         self.adaptive_norm, self.residual = AdaptiveNorm("rms", NORM_EPS), GatedResidual()
         self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)

@@ -11,7 +11,7 @@ from darkroom.engine.families.base import (
     Parameterisation,
 )
 from darkroom.engine.families.flux.latent_format import FluxLatentFormat
-from darkroom.engine.families.language_denoiser import LanguageDenoiser
+from darkroom.engine.families.joint_text_denoiser import TextTokensDenoiser
 from darkroom.engine.families.lumina2.transformer import (
     MARK,
     POOLED,
@@ -64,7 +64,7 @@ FAMILY = ModelFamily(
     detect=detect_by(DENOISER, lacks=(TIME_LAYER, POOLED)),
     parameterise=always(FLOW),
     denoiser=DENOISER,
-    denoiser_type=LanguageDenoiser,
+    denoiser_type=TextTokensDenoiser,
     text=(GEMMA,),
     vae=autoencoder_16(VAE_PREFIX),
     latent_format=FluxLatentFormat,

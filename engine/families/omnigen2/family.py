@@ -14,9 +14,9 @@ from darkroom.engine.families.base import (
     Shapes,
 )
 from darkroom.engine.families.flux.latent_format import FluxLatentFormat
-from darkroom.engine.families.language_denoiser import ReferencesDenoiser
 from darkroom.engine.families.omnigen2.layers import ATTENTION, MARK, OmniGen2Config, omnigen2_config
 from darkroom.engine.families.omnigen2.transformer import OmniGen2Transformer
+from darkroom.engine.families.references_denoiser import ReferencesDenoiser
 from darkroom.engine.families.sd3.vae_files import autoencoder_16
 from darkroom.engine.families.text.language_model import fits_kind, language_text_encoder
 from darkroom.engine.families.transformer_files import always, detect_by, transformer

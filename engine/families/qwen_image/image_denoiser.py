@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from darkroom.engine.diffusion.conditions import BatchedInput
-from darkroom.engine.families.language_denoiser import ReferencesDenoiser
+from darkroom.engine.families.references_denoiser import ReferencesDenoiser
 
 
 class ImageVideoDenoiser(ReferencesDenoiser):

@@ -25,6 +25,7 @@ from darkroom.engine.families.flux.transformer import HEAD_WIDTH, TIME_FACTOR, T
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.block_calls import BlockFunction, Control
+from darkroom.engine.layers.feed_forward import FeedForward
 from darkroom.engine.layers.norms import RmsNorm
 from darkroom.engine.layers.patches import PATCH, pad_to_patches, patches_of
 from darkroom.engine.layers.rotary import rotations
@@ -33,7 +34,6 @@ from darkroom.engine.layers.sinusoids import sinusoids_scaled_last
 from darkroom.engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedResidual,
-    Gelu,
     Modulator,
     ResidualNorm,
     RotaryHeads,
@@ -165,19 +165,6 @@ class TimeEmbedder(nn.Module):
             return out
         kind: torch.Tensor = self.addition_t_embedding(torch.zeros(1, dtype=torch.long, device=times.device))
         return out + kind.to(out)
-
-
-class FeedForward(nn.Module):
-    def __init__(self, width: int, inner: int) -> None:
-        super().__init__()
-        self.net = nn.ModuleDict({"0": nn.ModuleDict({"proj": Linear(width, inner)}), "2": Linear(inner, width)})
-        self.activation = Gelu("tanh")
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        first: nn.Module = self.net["0"]
-        assert isinstance(first, nn.ModuleDict)
-        out: torch.Tensor = self.net["2"](self.activation(first["proj"](x)))
-        return out
 
 
 class JointAttention(nn.Module):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from darkroom.engine.diffusion.conditions import BatchedInput
-from darkroom.engine.families.language_denoiser import LanguageDenoiser
+from darkroom.engine.families.joint_text_denoiser import TextTokensDenoiser
 
 
-class ZImageDenoiser(LanguageDenoiser):
+class ZImageDenoiser(TextTokensDenoiser):
     """Z-Image, which reads a prompt alone."""
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
