@@ -9,6 +9,7 @@ from darkroom.worker.api.services import Services
 from darkroom.worker.app.integrations import build_broker
 from darkroom.worker.json.values import JsonObject
 from darkroom.worker.settings.broker import BrokerConfig
+from darkroom.worker.sources.announcer import Announcer
 from darkroom.worker.sources.intake import Intake
 from darkroom.worker.storage.job import Job
 
@@ -48,6 +49,10 @@ def build_intake(config: BrokerConfig, services: Services, has_room: Callable[[]
         result_of=lambda job: message_result(services, job),
         has_room=has_room,
         models_of=models_of,
-        node_list=lambda: services.engines.pool.any_client.known_object_info(),
-        facts=routing_facts,
+        announcer=Announcer(
+            broker,
+            lambda: services.engines.pool.any_client.known_object_info(),
+            routing_facts,
+            None if services.engines.fallback is None else services.engines.fallback.nodes.last,
+        ),
     )

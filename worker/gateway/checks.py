@@ -6,7 +6,7 @@ A request that names what a worker keeps in its own database, stored workflows a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from darkroom.contract.graph.prompt_graph import PromptGraph
@@ -17,8 +17,10 @@ from darkroom.worker.api.asset_references import fields_with_assets
 from darkroom.worker.api.schemas import GenerateInput
 from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
 from darkroom.worker.engines.choices import with_hints
+from darkroom.worker.engines.fallback.choice import may_be_run_elsewhere
 from darkroom.worker.engines.graph_check import FoundProblems, find_problems
 from darkroom.worker.errors import Problem, RequestRejected
+from darkroom.worker.gateway.fleet import NodeLists
 from darkroom.worker.inputs.references import find_references, replace_references
 from darkroom.worker.json.values import JsonObject, object_at
 from darkroom.worker.models.files import MODEL_EXTENSIONS
@@ -34,27 +36,31 @@ from darkroom.worker.prompts.workflows.node_uses import uses_in_prompt
 async def check_request(
     given: GenerateInput,
     modifiers: ModifierRegistry,
-    node_lists: Sequence[JsonObject],
+    node_lists: NodeLists,
     rules: PromptRules,
     *,
     fetches_models: bool = False,
 ) -> PromptWork:
     """Return the prompt of a request. Raises RequestRejected with every problem that every worker would find.
 
-    A workflow is accepted if the node list of one worker accepts it, and where no list is known; its work is read by
-    that list. `fetches_models`: workers fetch model files that they lack, so that their names are no problem.
+    A workflow is accepted if one node list of a worker accepts it, that of its engine or of its fallback, and where no
+    list is known; its work is read by that list. What a fallback with unknown nodes may run is left to its worker,
+    which starts it for that. `fetches_models`: workers fetch model files that they lack, so that their names are no
+    problem.
     """
     elsewhere = list(_things_of_one_worker(given))
     if elsewhere:
         raise RequestRejected(elsewhere)
     if given.modifier:
-        return PromptWork(_built(given, modifiers), next(iter(node_lists), None))
+        return PromptWork(_built(given, modifiers), next(iter(node_lists.lists), None))
     await rules.check_size(given.workflow_json)
     refused: RequestRejected | None = None
-    for object_info in node_lists:
+    for object_info in node_lists.lists:
         try:
             work = await _check_workflow(given, object_info, rules, fetches_models=fetches_models)
         except RequestRejected as error:
+            if node_lists.has_unlisted and may_be_run_elsewhere(error.problems):
+                return PromptWork(given.workflow_json, object_info)
             if refused is None or len(error.problems) < len(refused.problems):
                 refused = error
         else:

@@ -1,4 +1,4 @@
-"""Fleet: the workers that have announced themselves at the broker, and the node lists of their engines."""
+"""Fleet: the workers that have announced themselves at the broker, and the node lists of all their engines."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,18 @@ from darkroom.worker.json.values import JsonObject
 from darkroom.worker.sources.broker import BrokerUnreachable, Producer
 
 FRESH_SECONDS = 5.0
+OURS, FALLBACK = "nodes", "fallback_nodes"  # fields of an entry
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLists:
+    """Node lists of the fleet, those of engines before those of fallbacks.
+
+    `has_unlisted`: a worker has a fallback whose nodes are not known yet, since it was never started.
+    """
+
+    lists: tuple[JsonObject, ...] = ()
+    has_unlisted: bool = False
 
 
 @dataclass(slots=True)
@@ -22,6 +35,7 @@ class _Known:
     at: float = float("-inf")
     num_workers: int = 0
     lists: tuple[str, ...] = ()
+    has_unlisted: bool = False
     entries: tuple[JsonObject, ...] = ()
 
 
@@ -39,10 +53,10 @@ class Fleet:
         await self._refresh()
         return self._known.num_workers
 
-    async def node_lists(self) -> list[JsonObject]:
-        """Return the node lists of the fleet, those of the last worker if none is there; empty if none was ever."""
+    async def node_lists(self) -> NodeLists:
+        """Return the node lists of the fleet, those of the last worker if none is there; none if none was ever."""
         await self._refresh()
-        return [self._nodes[name] for name in self._known.lists]
+        return NodeLists(tuple(self._nodes[name] for name in self._known.lists), self._known.has_unlisted)
 
     async def entries(self) -> tuple[JsonObject, ...]:
         """Return the announcements of the workers that are present."""
@@ -55,7 +69,7 @@ class Fleet:
                 return
             try:
                 entries = [json.loads(entry) for entry in await self._producer.fleet()]
-                names = tuple(dict.fromkeys(str(entry["nodes"]) for entry in entries))
+                names = _names_of(entries)
                 for name in names:
                     if name not in self._nodes and (packed := await self._producer.nodes(name)) is not None:
                         self._nodes[name] = await asyncio.to_thread(_unpacked, packed)
@@ -64,8 +78,15 @@ class Fleet:
                 return
             there = tuple(entry for entry in entries if not entry.get("is_last"))
             lists = tuple(name for name in names if name in self._nodes)
-            self._known = _Known(time.monotonic(), len(there), lists, there)
+            has_unlisted = any(entry.get("has_fallback") and not entry.get(FALLBACK) for entry in entries)
+            self._known = _Known(time.monotonic(), len(there), lists, has_unlisted, there)
             self._nodes = {name: self._nodes[name] for name in lists}
+
+
+def _names_of(entries: Sequence[JsonObject]) -> tuple[str, ...]:
+    """Return the digests of node lists, each once, those of fallbacks last."""
+    found = [str(entry[field]) for field in (OURS, FALLBACK) for entry in entries if entry.get(field)]
+    return tuple(dict.fromkeys(found))
 
 
 def _unpacked(packed: bytes) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 
 from darkroom.worker.errors import DatabaseUnreachable, LimitReached
 from darkroom.worker.gateway.result_memory import LARGE_BYTES
+from darkroom.worker.json.values import object_at
 from darkroom.worker.settings.database import DatabaseConfig
 from darkroom.worker.storage.database import JOB_INDEX, JOBS, changing_row, is_row_of, job_of, storable, whole_row
 from darkroom.worker.storage.job import SPLIT, Job, JobFailure, JobState, JobTimes, Stage
@@ -306,7 +307,7 @@ def ended_job(job: Job, result: Mapping[str, Any]) -> Job:
     known = {name: timings.get(name) for name in JobTimes.__slots__ if name != "queued_at_ms"}
     times = JobTimes(job.times.queued_at_ms, **{name: _whole(value) for name, value in known.items()})
     times.completed_at_ms = times.completed_at_ms or int(time.time() * 1000)
-    warnings = tuple(result.get("warnings") or ())
+    warnings, engine = tuple(result.get("warnings") or ()), object_at(result, "engine")
     return replace(
         job,
         state=_state(result),
@@ -319,7 +320,11 @@ def ended_job(job: Job, result: Mapping[str, Any]) -> Job:
         failure=_failure(result),
         times=times,
         request=replace(
-            job.request, warnings=warnings or job.request.warnings, parameters=result.get("parameters") or {}
+            job.request,
+            warnings=warnings or job.request.warnings,
+            parameters=result.get("parameters") or {},
+            engine=storable(str(engine.get("name") or "")),
+            engine_reason=storable(str(engine.get("reason") or "")),
         ),
         prompt={},
     )

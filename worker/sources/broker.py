@@ -6,7 +6,7 @@ that reaches the broker is its only one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -115,8 +115,11 @@ class Broker(Protocol):
         """Publish progress of a job to those that follow it. Losing one does no harm."""
         ...
 
-    async def announce(self, entry: bytes, nodes_id: str, nodes: bytes) -> None:
-        """Publish that this worker is there, and the packed node list of its engine; repeated within FLEET_SECONDS."""
+    async def announce(self, entry: bytes, lists: Mapping[str, bytes]) -> None:
+        """Publish that this worker is there, and the packed node lists of its engines; repeated within FLEET_SECONDS.
+
+        `lists` are by the digests that the entry has.
+        """
         ...
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Entries by which workers announce themselves at a broker: a worker's name and the digest of its node list. Pure."""
+"""Entries by which workers announce themselves at a broker: a worker's name and the digests of its node lists. Pure."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ DIGEST_LENGTH = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Announcement:
+class NodeList:
     """A node list as it is sent, and its digest."""
 
-    nodes_id: str
-    nodes: bytes
+    id: str
+    packed: bytes
 
     @staticmethod
-    def of(object_info: JsonObject) -> Announcement:
+    def of(object_info: JsonObject) -> NodeList:
         """Pack a node list; the same one gives the same digest."""
         text = json.dumps(object_info, sort_keys=True, separators=(",", ":")).encode()
-        return Announcement(sha256(text).hexdigest()[:DIGEST_LENGTH], gzip.compress(text, mtime=0))
+        return NodeList(sha256(text).hexdigest()[:DIGEST_LENGTH], gzip.compress(text, mtime=0))
 
-    def entry(self, worker: str, facts: JsonObject) -> bytes:
-        """Return the announcement of a worker; `facts` are those that routing uses (`worker/gateway/placing.py`)."""
-        return json.dumps({**facts, "worker": worker, "nodes": self.nodes_id}).encode()
+
+def entry_of(worker: str, facts: JsonObject) -> bytes:
+    """Return the announcement of a worker."""
+    return json.dumps({**facts, "worker": worker}).encode()
 
 
 def marked_last(entry: bytes) -> bytes:

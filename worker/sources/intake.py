@@ -25,11 +25,10 @@ from darkroom.worker.concurrency.background_tasks import BackgroundTasks
 from darkroom.worker.errors import CallerError, EngineUnreachable, TooManyDeliveries, WorkerError
 from darkroom.worker.jobs.envelope import refusal
 from darkroom.worker.jobs.pipeline.pipeline import Pipeline
-from darkroom.worker.json.values import JsonObject
 from darkroom.worker.settings.broker import BrokerConfig
+from darkroom.worker.sources.announcer import Announcer
 from darkroom.worker.sources.broker import FLEET_SECONDS, Broker, BrokerUnreachable, Delivery
 from darkroom.worker.sources.connection import BrokerConnection
-from darkroom.worker.sources.fleet_entries import Announcement
 from darkroom.worker.storage.job import Job, JobFailure
 from darkroom.worker.storage.source_jobs import ended_jobs_of_broker
 from darkroom.worker.storage.store import JobStore
@@ -85,8 +84,7 @@ class Intake:
         result_of: ResultOf,
         has_room: Callable[[], bool],
         models_of: Callable[[Job], Sequence[str]],
-        node_list: Callable[[], Awaitable[JsonObject]],
-        facts: Callable[[], JsonObject],
+        announcer: Announcer,
     ) -> None:
         self._broker = broker
         self._config = config
@@ -98,8 +96,7 @@ class Intake:
         self._result_of = result_of
         self._has_room = has_room
         self._models_of = models_of
-        self._node_list = node_list
-        self._facts = facts
+        self._announcer = announcer
         self._consumer = ""
         self._held: dict[str, _Held] = {}  # by receipt
         self._tasks = BackgroundTasks(_report_failure)
@@ -338,25 +335,15 @@ class Intake:
                 self._connection.lost(error)
 
     async def _announce(self) -> None:
-        announced: tuple[JsonObject, Announcement] | None = None
         while not self._is_stopping:
             try:
-                object_info = await self._node_list()
-                if announced is None or announced[0] is not object_info:
-                    announced = object_info, await asyncio.to_thread(Announcement.of, object_info)
-                what = announced[1]
-                await self._broker.announce(
-                    what.entry(self._consumer, self._announced_facts()), what.nodes_id, what.nodes
-                )
+                await self._announcer.announce(self._consumer, list(reversed(self._models)))
             except EngineUnreachable:
                 await asyncio.sleep(ENGINE_PAUSE_SECONDS)
                 continue
             except BrokerUnreachable as error:
                 self._connection.lost(error)
             await asyncio.sleep(FLEET_SECONDS / 3)
-
-    def _announced_facts(self) -> JsonObject:
-        return {**self._facts(), "models": list(reversed(self._models))}
 
 
 def _report_failure(task: asyncio.Task[None], error: BaseException) -> None:

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from darkroom.worker.integrations.redis.streams import RedisBroker
 from darkroom.worker.settings.broker import BrokerConfig
-from tests.fakes import FakeEngine, draw, fail, wait
+from tests.fakes import FakeEngine, draw, fail, steps, wait
 from tests.worker.gateway.running_gateway import running_gateway
 from tests.worker.postgres_server import PostgresServer
 from tests.worker.receiver import Receiver
@@ -352,3 +352,40 @@ async def test_requests_in_runpods_form_and_in_vasts_envelope_become_jobs_of_the
         assert (await gateway.post("/generate/sync", json=envelope)).status_code == 422
         assert (await gateway.post("/generate/sync", json=body("plain", fail()))).status_code == 500
         assert (await gateway.post("/generate", json={"payload": {}})).status_code == 422
+
+
+async def test_what_only_the_fallback_of_a_worker_runs_is_accepted_also_before_its_first_start(
+    tmp_path: Path,
+    engine: FakeEngine,
+    broker: RedisServer,
+    gateway: httpx.AsyncClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("darkroom.worker.sources.intake.FLEET_SECONDS", 0.3)
+    engine.lacks = frozenset({"Steps"})
+    (tmp_path / "fallback").mkdir()
+    nowhere = {"1": {"class_type": "NoSuchNode", "inputs": {}}}
+    async with FakeEngine(tmp_path / "fallback") as other:
+        other.takes_uuids_alone = True
+        async with worker(tmp_path / "worker", engine, broker, fallback_engine=other.url):
+            producer = RedisBroker(BrokerConfig(url=SecretStr(broker.url)))
+
+            async def is_announced() -> bool:
+                return bool(await producer.fleet())
+
+            await until(is_announced)
+            assert (await gateway.post("/generate", json=body("big", draw(size=1000)))).status_code == 422
+            assert (await gateway.post("/generate", json=body("unlisted", nowhere))).status_code == 202
+            ended = (await gateway.post("/generate/sync", json=body("one", steps()))).json()
+            assert (ended["status"], ended["engine"]["name"]) == ("completed", "fallback")
+            assert (await gateway.get(f"/result/{ended['id']}")).json() == ended
+            assert (await until_status(gateway, "unlisted", "failed"))["error"]["code"] == "request_rejected"
+
+            async def is_listed() -> bool:
+                return any(json.loads(entry).get("fallback_nodes") for entry in await producer.fleet())
+
+            await until(is_listed)
+            refused = await gateway.post("/generate", json=body("listed", nowhere))
+            assert refused.status_code == 422, "the nodes of the fallback are known now"
+            assert (await gateway.post("/generate/sync", json=body("two", steps()))).json()["status"] == "completed"
+            await producer.close()

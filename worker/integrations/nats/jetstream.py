@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -195,9 +195,10 @@ class NatsBroker:
         async with self._reached() as opened:
             await opened.buckets["events"].put(key_of(job_id), event)
 
-    async def announce(self, entry: bytes, nodes_id: str, nodes: bytes) -> None:
+    async def announce(self, entry: bytes, lists: Mapping[str, bytes]) -> None:
         async with self._reached() as opened:
-            await opened.buckets["nodes"].put(nodes_id, nodes)
+            for nodes_id, nodes in lists.items():
+                await opened.buckets["nodes"].put(nodes_id, nodes)
             await opened.buckets["nodes"].put(LAST_WORKER, entry)
             await opened.buckets["workers"].put(key_of(self._consumer), entry)
 

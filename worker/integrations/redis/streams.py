@@ -132,10 +132,11 @@ class RedisBroker:
                 pipe.xadd(self._key("news"), {"id": job_id, "event": event}, maxlen=MAX_NEWS, approximate=True)
                 await pipe.execute()
 
-    async def announce(self, entry: bytes, nodes_id: str, nodes: bytes) -> None:
+    async def announce(self, entry: bytes, lists: Mapping[str, bytes]) -> None:
         with self._translated():
             async with self._redis.pipeline(transaction=False) as pipe:
-                pipe.set(self._key(f"nodes:{nodes_id}"), nodes, ex=self._result_seconds)
+                for nodes_id, nodes in lists.items():
+                    pipe.set(self._key(f"nodes:{nodes_id}"), nodes, ex=self._result_seconds)
                 pipe.set(self._key(f"worker:{self._consumer}"), entry, ex=FLEET_SECONDS)
                 pipe.hset(self._key("workers"), self._consumer, entry)
                 pipe.set(self._key("last-worker"), entry)

@@ -162,7 +162,7 @@ class SqsBroker:
         if self._config.event_queue:
             await self._send(self._config.event_queue, job_id, event.decode(), {"id": job_id})
 
-    async def announce(self, entry: bytes, nodes_id: str, nodes: bytes) -> None:
+    async def announce(self, entry: bytes, lists: Mapping[str, bytes]) -> None:
         """Do nothing: SQS has no place for it."""
 
     async def close(self) -> None:
