@@ -37,6 +37,7 @@ from nats.js.kv import KeyValue
 
 from darkroom.worker.guard.network_errors import cause_of
 from darkroom.worker.integrations.nats.leases import Lease, key_of
+from darkroom.worker.integrations.nats.result_sizes import ResultSizes
 from darkroom.worker.settings.broker import BrokerConfig
 from darkroom.worker.sources.broker import FLEET_SECONDS, BrokerUnreachable, Delivery, JobTooLarge, News, StreamDepth
 from darkroom.worker.sources.fleet_entries import marked_last
@@ -49,7 +50,6 @@ REPLY_SECONDS = 5
 OPENINGS = 5  # of the first workers of a fleet, which make the same stream, consumers and buckets at once
 FETCH_SECONDS = 0.2
 WAIT_SECONDS = 1.0
-SIZED_AT_ONCE = 20  # results whose sizes are asked for: the server sends them whole
 CANCEL_SECONDS = 86400.0
 DUPLICATE_SECONDS = 86400.0
 OVERHEAD_BYTES = 4096  # headers and subject of a message
@@ -232,13 +232,10 @@ class NatsBroker:
             return await _value(opened.buckets["results"], job_id)
 
     async def result_sizes(self, job_ids: Sequence[str]) -> dict[str, int]:
-        sizes: dict[str, int] = {}
+        keys = {key_of(job_id): job_id for job_id in job_ids}
         async with self._reached() as opened:
-            for first in range(0, len(job_ids), SIZED_AT_ONCE):
-                names = job_ids[first : first + SIZED_AT_ONCE]
-                found = await asyncio.gather(*(_value(opened.buckets["results"], job_id) for job_id in names))
-                sizes |= {name: len(result) for name, result in zip(names, found, strict=True) if result is not None}
-        return sizes
+            sizes = await ResultSizes(opened.stream, f"{self._prefix}-results").of(list(keys))
+        return {keys[key]: size for key, size in sizes.items()}
 
     async def settle(self, job_id: str, result: bytes) -> None:
         async with self._reached() as opened:
