@@ -108,7 +108,7 @@ class JobRecords:
             return connection.execute(statement).one_or_none() is not None
 
         try:
-            return await self._run(insert_within, is_large=len(str(row["prompt"])) > LARGE_BYTES)
+            return await self._run(insert_within, is_large=lambda _is_new: len(str(row["prompt"])) > LARGE_BYTES)
         except sa.exc.IntegrityError:  # inserted by another replica at the same moment
             return False
 
@@ -136,11 +136,14 @@ class JobRecords:
     async def whole(self, job: Job) -> Job | None:
         """Return a job with its body and its outputs, None if it was removed meanwhile."""
 
-        def read(connection: sa.Connection) -> Job | None:
+        def read(connection: sa.Connection) -> tuple[Job | None, int]:
             row = connection.execute(sa.select(JOBS).where(is_row_of(job))).one_or_none()
-            return None if row is None else job_of(row)
+            if row is None:
+                return None, 0
+            return job_of(row), len(row.prompt) + len(row.outputs) + len(row.engine_response)
 
-        return await self._run(read, is_large=True)
+        found, _ = await self._run(read, is_large=lambda answer: answer[1] > LARGE_BYTES)
+        return found
 
     async def page(self, wanted: JobFilter, after: Cursor | None, limit: int) -> list[ListedJob]:
         """Return the first `limit` jobs that pass a filter, after a position."""
@@ -165,9 +168,13 @@ class JobRecords:
     async def unsent(self, before_ms: int, limit: int) -> list[Job]:
         """Return the oldest jobs stored before a time and not yet sent to the broker, without their bodies."""
         is_unsent = sa.and_(LIVE, JOB_INDEX.c.stage == Stage.QUEUED.value, JOB_INDEX.c.queued_ms < before_ms)
-        query = sa.select(JOB_INDEX.c.id).where(is_unsent).order_by(JOB_INDEX.c.number).limit(limit)
-        found = [await self.find(row.id) for row in await self._read(query)]
-        return [job for job in found if job is not None]
+        oldest = sa.select(JOB_INDEX.c.id, JOB_INDEX.c.queued_ms).where(is_unsent)
+        found = await self._read(oldest.order_by(JOB_INDEX.c.number).limit(limit))
+        if not found:
+            return []
+        times = [row.queued_ms for row in found]  # which name the partitions to look into
+        are_they = sa.and_(JOBS.c.id.in_([row.id for row in found]), JOBS.c.queued_ms.between(min(times), max(times)))
+        return [_head_of(row) for row in await self._read(sa.select(*HEAD).where(are_they).order_by(JOBS.c.number))]
 
     async def live_ids(self, after_number: int, limit: int) -> list[tuple[int, str]]:
         """Return number and id of jobs that were sent and have not ended, in their order after a number."""
@@ -204,7 +211,7 @@ class JobRecords:
             }
             connection.execute(sa.update(JOBS).where(_is_live(job)).values(values))
 
-        await self._run(store, is_large=size_bytes > LARGE_BYTES)
+        await self._run(store, is_large=lambda _ended: size_bytes > LARGE_BYTES)
         return await self.find(job.id) or replace(ended_job(job, result), outputs=())
 
     async def delete(self, job: Job) -> None:
@@ -241,11 +248,12 @@ class JobRecords:
         function: Callable[[sa.Connection], Answer],
         threads: ThreadPoolExecutor | None = None,
         *,
-        is_large: bool = False,
+        is_large: Callable[[Answer], bool] = lambda _answer: False,
     ) -> Answer:
         """Call a function in a transaction on a thread, again if the pool had a connection of a server that is gone.
 
-        `is_large`: the connection is closed then, since its buffers stay as large as the largest row that they had.
+        `is_large`: whether a connection with this answer is closed, since its buffers stay as large as the largest row
+        that they had.
         """
         try:
             return await self._in_thread(lambda: self._in_transaction(function, is_large), threads)
@@ -260,11 +268,13 @@ class JobRecords:
     async def _in_thread(self, function: Callable[[], Answer], threads: ThreadPoolExecutor | None = None) -> Answer:
         return await asyncio.get_running_loop().run_in_executor(threads or self._threads, function)
 
-    def _in_transaction(self, function: Callable[[sa.Connection], Answer], is_large: bool) -> Answer:
+    def _in_transaction(
+        self, function: Callable[[sa.Connection], Answer], is_large: Callable[[Answer], bool]
+    ) -> Answer:
         with self._engine.connect() as connection:
             with connection.begin():
                 answer = function(connection)
-            if is_large:
+            if is_large(answer):
                 connection.invalidate()
         return answer
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -30,6 +30,21 @@ async def two_replicas(postgres: PostgresServer) -> AsyncIterator[tuple[JobRecor
     finally:
         for records in replicas:
             await records.close()
+
+
+@contextmanager
+def counted(event: str, target: type) -> Iterator[list[object]]:
+    """Collect the calls of an event of SQLAlchemy."""
+    calls: list[object] = []
+
+    def note(*_given: object) -> None:
+        calls.append(event)
+
+    sa.event.listen(target, event, note)
+    try:
+        yield calls
+    finally:
+        sa.event.remove(target, event, note)
 
 
 def a_job(name: str, owner: str = "shop", queued_ms: int = 1) -> Job:
@@ -90,6 +105,29 @@ async def test_the_number_of_live_jobs_is_counted_through_everything_that_happen
         await second.delete(jobs[29])
         assert await first.num_live() == 17
         assert len(await first.live_ids(-1, 50)) == 17
+
+
+async def test_unsent_jobs_are_read_together_and_over_the_connections_that_are_there(postgres: PostgresServer) -> None:
+    today_ms = int(time.time() * 1000)
+    async with two_replicas(postgres) as (records, _):
+        jobs = [a_job(f"job-{number}", queued_ms=today_ms - number % 2 * DAY_MS) for number in range(20)]
+        for job in jobs:
+            await records.insert(job)
+        large = a_job("large", queued_ms=today_ms)
+        large.prompt = {"input": {"text": "x" * 1_000_000}}
+        await records.insert(large)
+        with counted("before_cursor_execute", sa.Engine) as statements:
+            found = await records.unsent(2**60, 50)
+        assert [job.id for job in found] == [*(job.id for job in jobs), "large"] and len(statements) <= 2
+        with counted("connect", sa.pool.Pool) as opened:
+            for head in found[:-1]:
+                whole = await records.whole(head)
+                assert whole is not None and whole.prompt == {"input": {}}
+        assert len(opened) <= 1, "the first after the large one"
+        await records.whole(found[-1])
+        with counted("connect", sa.pool.Pool) as opened:
+            await records.whole(found[0])
+        assert opened, "the buffers of a large job are given up"
 
 
 def test_the_split_of_a_workers_result_is_kept() -> None:

@@ -60,9 +60,11 @@ async def test_a_new_database_gets_its_schema_and_tables(tmp_path: Path, postgre
         assert listed.metadata == {"order": 7}
     with psycopg.connect(postgres.url(empty)) as connection:
         found = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'darkroom'").fetchall()
+        triggers = connection.execute("SELECT tgname FROM pg_trigger WHERE tgname LIKE 'jobs_counted%'").fetchall()
     names = {name for (name,) in found if not name.startswith("jobs_2")}  # else that of a day
-    others = {"request_rates", "live_counts", "alembic_version", "assets", "facts", "webhooks", "workflows"}
+    others = {"request_rates", "alembic_version", "assets", "facts", "webhooks", "workflows"}
     assert names == {"jobs", "job_index", "jobs_default"} | others
+    assert not triggers, "only gateways ask for the number of live jobs"
 
 
 async def test_workflows_and_assets_are_kept_and_found_as_in_a_file(
