@@ -41,7 +41,7 @@ BLOCKED: Final = ("55P03", "40P01")
 """SQLSTATE of a lock that is held for longer than LOCK_SECONDS, and of a deadlock."""
 
 MADE: Final = ("42P07", "42710", "23505")
-"""SQLSTATE of a table that another session has made: by its name, by its row type, or by a row of the catalog."""
+"""SQLSTATE of a table that another session has made: by its name, the type of its rows, or a row of the catalog."""
 
 DROPPED: Final = "42P01"
 """SQLSTATE of a table that another session has dropped."""
@@ -171,11 +171,16 @@ def _outside_days(connection: sa.Connection, before_ms: int) -> Iterator[str]:
     batch = query.with_for_update(skip_locked=True).cte()
     is_gone = sa.and_(JOBS.c.id == batch.c.id, JOBS.c.queued_ms == batch.c.queued_ms)
     while True:
-        with connection.begin():
-            ids = list(connection.execute(sa.delete(JOBS).where(is_gone).returning(JOBS.c.id)).scalars())
-            is_theirs = sa.and_(WEBHOOKS.c.job_id.in_(ids), WEBHOOKS.c.state == WebhookState.DELIVERED.value)
-            if ids:
-                connection.execute(sa.delete(WEBHOOKS).where(is_theirs))
+        try:
+            with connection.begin():
+                ids = list(connection.execute(sa.delete(JOBS).where(is_gone).returning(JOBS.c.id)).scalars())
+                is_theirs = sa.and_(WEBHOOKS.c.job_id.in_(ids), WEBHOOKS.c.state == WebhookState.DELIVERED.value)
+                if ids:
+                    connection.execute(sa.delete(WEBHOOKS).where(is_theirs))
+        except sa.exc.DBAPIError as error:
+            if _sqlstate(error) not in BLOCKED:  # another gateway drops a day
+                raise
+            return
         if not ids:
             return
         yield from ids
