@@ -39,6 +39,52 @@ return 1
 """Add a job unless its id is known. Keys: stream, marker of the id, names of named streams, `waiting`, `wake`.
 Arguments: id, body, owner, marker's seconds, the caller's id, the stream's name, '1' for a named one, group."""
 
+WAITING: Final = f"""
+local most, num_each = tonumber(ARGV[1]), tonumber(ARGV[2])
+if redis.call('ZCARD', KEYS[1]) <= most then return redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES') end
+local is_wanted = {{}}
+for i = 3, #ARGV do is_wanted[ARGV[i]] = true end
+
+local function chosen_of(rank)
+  local from = string.format('%.0f', rank * {PRIORITY_SPAN})
+  local before = string.format('(%.0f', (rank + 1) * {PRIORITY_SPAN})
+  local all = redis.call('ZRANGEBYSCORE', KEYS[1], from, before, 'WITHSCORES')
+  local owners, by_name = {{}}, {{}}
+  for i = 1, #all, 2 do
+    local name = string.match(all[i], '^jobs:[a-z]+:owner:([^:]+)') or ''
+    local owner = by_name[name]
+    if not owner then
+      owner = {{place = i, turn = tonumber(redis.call('ZSCORE', KEYS[2], name) or 0), streams = {{}}, num = 0}}
+      by_name[name] = owner
+      owners[#owners + 1] = owner
+    end
+    if owner.num < num_each or is_wanted[string.match(all[i], ':model:(.+)$')] then
+      owner.num = owner.num + 1
+      owner.streams[#owner.streams + 1] = all[i]
+      owner.streams[#owner.streams + 1] = all[i + 1]
+    end
+  end
+  table.sort(owners, function(a, b)
+    if a.turn ~= b.turn then return a.turn < b.turn end
+    return a.place < b.place
+  end)
+  return owners
+end
+
+local found = {{}}
+for rank = 0, 2 do
+  for _, owner in ipairs(chosen_of(rank)) do
+    for _, word in ipairs(owner.streams) do found[#found + 1] = word end
+    if #found >= 2 * most then return found end
+  end
+end
+return found
+"""
+"""Return names and places of streams with waiting jobs: all, or about as many as asked for where there are more. Of the
+highest priority those of the owners whose last turn is the longest ago, the oldest streams of each and those of the
+wanted models, then those of the next priority. Keys: `waiting`, `turns`. Arguments: most streams, oldest ones of an
+owner, wanted models."""
+
 TAKE: Final = (
     ORDER
     + """
@@ -61,14 +107,18 @@ local function note(suffix, after)
 end
 
 local function claim(suffix)
-  if #found >= most then return end
-  local reply = redis.pcall('XAUTOCLAIM', key(suffix), group, consumer, lease_ms, '0', 'COUNT', most - #found)
-  if reply.err then return end
-  for _, entry in ipairs(reply[2]) do
-    if entry and entry[2] then
-      local pending = redis.call('XPENDING', key(suffix), group, entry[1], entry[1], 1)[1]
-      add(suffix, entry, pending and pending[4] or 1)
+  local cursor = '0-0'
+  while #found < most do
+    local reply = redis.pcall('XAUTOCLAIM', key(suffix), group, consumer, lease_ms, cursor, 'COUNT', most - #found)
+    if reply.err then return end
+    for _, entry in ipairs(reply[2]) do
+      if entry and entry[2] then
+        local pending = redis.call('XPENDING', key(suffix), group, entry[1], entry[1], 1)[1]
+        add(suffix, entry, pending and pending[4] or 1)
+      end
     end
+    cursor = reply[1]
+    if cursor == '0-0' then return end  -- a call looks at ten held jobs for each that it may take over
   end
 end
 
@@ -151,7 +201,7 @@ end
 
 for _, suffix in ipairs(redis.call('SMEMBERS', KEYS[5])) do
   claim(suffix)
-  if #found < most then redis.call('SREM', KEYS[5], suffix) end  -- it has no other
+  if #found < most then redis.call('SREM', KEYS[5], suffix) end  -- all its held jobs were looked at
 end
 if redis.call('SET', KEYS[1], consumer, 'NX', 'PX', ARGV[5]) then tend_all() end
 for _, priority in ipairs({'high', 'normal', 'low'}) do take_turns(priority) end

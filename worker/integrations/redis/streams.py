@@ -36,7 +36,10 @@ TURN_SECONDS = 3.0
 """Seconds for which one worker has looked for expired leases for all of them."""
 
 MAX_STREAMS = 256
-"""Streams that a worker chooses from: of the highest priority those whose jobs have waited longest, and so on."""
+"""Streams that a worker chooses from, where more have waiting jobs: about so many, and of each owner a few."""
+
+STREAMS_OF_OWNER = 4
+"""The oldest streams of an owner that a worker chooses from then, besides those of the models that it used last."""
 
 SOCKET_SECONDS = 15.0  # longer than a blocking read
 MAX_EVENTS = 200
@@ -263,7 +266,7 @@ class RedisBroker:
 
     async def _taken(self, most: int, models: Sequence[str]) -> list[Delivery]:
         """Take jobs that are there."""
-        waited = await self._waited_seconds()
+        waited = await self._waited_seconds(models)
         turns = await self._last_turns({stream.owner for stream in waited if stream.owner})
         streams = in_order({*(JobStream(priority) for priority in PRIORITIES), *waited}, models, waited, turns)
         names = [stream.suffix for stream in streams]
@@ -278,12 +281,14 @@ class RedisBroker:
             for suffix, entry, count, pairs in found
         ]
 
-    async def _waited_seconds(self) -> dict[JobStream, float]:
+    async def _waited_seconds(self, models: Sequence[str]) -> dict[JobStream, float]:
         """Return the time that the oldest job of each stream has waited, and note how far the server's clock is off."""
+        keys = [self._key("waiting"), self._key("turns")]
         async with self._redis.pipeline(transaction=False) as pipe:
-            pipe.zrange(self._key("waiting"), 0, MAX_STREAMS - 1, withscores=True)
+            pipe.eval(redis_scripts.WAITING, len(keys), *keys, MAX_STREAMS, STREAMS_OF_OWNER, *models)
             pipe.time()
-            waiting, (seconds, microseconds) = await pipe.execute()
+            listed, (seconds, microseconds) = await pipe.execute()
+        waiting = zip(listed[::2], map(float, listed[1::2]), strict=True)
         server_ms = seconds * 1000 + microseconds // 1000
         self._server_ahead_ms = server_ms - round(time.time() * 1000)
         found = {

@@ -227,6 +227,55 @@ async def test_owners_take_turns_within_a_priority(server: RedisServer, producer
     await consumer.close()
 
 
+async def test_an_owner_with_more_streams_than_a_worker_looks_at_lets_others_have_their_turn(
+    server: RedisServer, producer: RedisBroker
+) -> None:
+    for number in range(MAX_STREAMS + 10):
+        await producer.put(f"shop-{number}", b"{}", owner="shop", model=f"{number}.safetensors")
+    await producer.put("studio", b"{}", owner="studio")
+    consumer = RedisBroker(BrokerConfig(url=SecretStr(server.url)))
+    await consumer.connect("one")
+    wanted = f"{MAX_STREAMS + 5}.safetensors"
+    assert {delivery.job_id for delivery in await consumer.receive(2, [wanted])} == {
+        f"shop-{MAX_STREAMS + 5}",
+        "studio",
+    }
+    assert [delivery.job_id for delivery in await consumer.receive(1, ["of none"])] == ["shop-0"]
+    await consumer.close()
+
+
+async def test_expired_and_given_back_jobs_are_found_behind_many_that_are_held(
+    server: RedisServer, producer: RedisBroker
+) -> None:
+    lost, held, other = (RedisBroker(BrokerConfig(url=SecretStr(server.url), lease_seconds=2)) for _ in range(3))
+    for broker, name in ((lost, "lost"), (held, "held"), (other, "other")):
+        await broker.connect(name)
+    for number in range(60):
+        await producer.put(f"job-{number}", b"{}")
+    receipts = [delivery.receipt for delivery in await held.receive(56, [])]
+    given_back = await lost.receive(2, [])
+    await lost.receive(2, [])
+    for delivery in given_back:
+        await lost.give_back(delivery.receipt)
+    taken: list[str] = []
+
+    async def take() -> bool:
+        await held.renew(receipts)
+        for delivery in await other.receive(1, []):
+            taken.append(delivery.job_id)
+            await other.finish(delivery.job_id, delivery.receipt, b"{}")
+        return len(taken) == 4
+
+    await take()
+    await take()
+    assert taken == ["job-56", "job-57"], "those that were given back, at once"
+
+    await until(take)
+    assert taken[2:] == ["job-58", "job-59"], "those whose worker is gone"
+    for broker in (lost, held, other):
+        await broker.close()
+
+
 async def test_an_autoscaler_sees_queued_jobs_as_lag_and_held_ones_as_pending(
     server: RedisServer, producer: RedisBroker, client: redis.Redis
 ) -> None:
