@@ -1,9 +1,9 @@
 """CLIP's image encoder (Radford et al. 2021, arXiv 2103.00020) and SigLIP's, of any width and depth.
 
-SigLIP (Zhai et al. 2023, arXiv 2303.15343) has no token for the whole image: its tokens are the patches. `B`
-images, `P` patches, `T` tokens (P + 1, P), `D` width, `E` width of the embedding that images and texts share.
-Module names are those of the transformers library's `CLIPVisionModelWithProjection`, its spelling of `pre_layrnorm`
-too.
+SigLIP (Zhai et al. 2023, arXiv 2303.15343) has no token for the whole image: its tokens are the patches. SigLIP 2 in
+its NaFlex form keeps an image's proportions (`engine/layers/naflex.py`). `B` images, `P` patches, `T` tokens (P + 1,
+P), `D` width, `E` width of the embedding that images and texts share. Module names are those of the transformers
+library's `CLIPVisionModelWithProjection`, its spelling of `pre_layrnorm` too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from darkroom.engine.layers.basic import Conv2d, Linear
 from darkroom.engine.layers.clip_layers import ClipLayer, gelu, gelu_tanh, quick_gelu
+from darkroom.engine.layers.naflex import NaflexEmbeddings
 
 ACTIVATIONS = {"quick_gelu": quick_gelu, "gelu": gelu, "gelu_tanh": gelu_tanh}
 
@@ -30,6 +31,7 @@ class ClipVisionConfig:
     """Configuration of the encoder; defaults are ViT-L's. `has_class_token` is False for SigLIP.
 
     `language_width` is the width of the language model that reads the patches (LLaVA's), 0 where none does.
+    `most_patches` is the largest number of patches of an image in SigLIP 2's NaFlex form, 0 for squares of `image_px`.
     """
 
     num_layers: int = 24
@@ -42,12 +44,13 @@ class ClipVisionConfig:
     projection_width: int = 768
     has_class_token: bool = True
     language_width: int = 0
+    most_patches: int = 0
     mean: tuple[float, float, float] = (0.48145466, 0.4578275, 0.40821073)  # of the colours
     deviation: tuple[float, float, float] = (0.26862954, 0.26130258, 0.27577711)
 
     @property
     def num_tokens(self) -> int:
-        return (self.image_px // self.patch_px) ** 2 + int(self.has_class_token)
+        return self.most_patches or (self.image_px // self.patch_px) ** 2 + int(self.has_class_token)
 
 
 class ClipVisionEmbeddings(nn.Module):
@@ -84,7 +87,11 @@ class ClipVisionEncoder(nn.Module):
 class ClipVisionTower(nn.Module):
     def __init__(self, config: ClipVisionConfig) -> None:
         super().__init__()
-        self.embeddings = ClipVisionEmbeddings(config)
+        self.embeddings = (
+            NaflexEmbeddings(config.width, config.patch_px, config.most_patches)
+            if config.most_patches
+            else ClipVisionEmbeddings(config)
+        )
         self.has_class_token = config.has_class_token
         if config.has_class_token:
             self.pre_layrnorm = nn.LayerNorm(config.width)
@@ -145,7 +152,7 @@ class ClipVisionModel(nn.Module):
         attention_mask: torch.Tensor | None = None,
         intermediate_output: int | Literal["all"] | None = None,
     ) -> VisionOutput:
-        """Encode `pixel_values` [B, 3, image_px, image_px] from `engine/images/vision_pixels.py`.
+        """Encode `pixel_values` [B, 3, image_px, image_px] from `engine/images/vision_pixels.py`, or of whole patches.
 
         `intermediate_output` asks for one more layer's output (-2: the last but one) or for all of them.
         `attention_mask` changes nothing, as in ComfyUI.

@@ -32,11 +32,11 @@ def image_of(tokens: torch.Tensor, like: torch.Tensor, channels: int) -> torch.T
     return cells.permute(0, 3, 1, 4, 2, 5).reshape(-1, channels, rows * PATCH, columns * PATCH)
 
 
-def patches_channels_last(latent: torch.Tensor) -> torch.Tensor:
-    """Return the patches of a latent [B, C, h, w] as tokens [B, T, 4 * C], channels innermost."""
+def patches_channels_last(latent: torch.Tensor, patch: int = PATCH) -> torch.Tensor:
+    """Return the patches of a latent [B, C, h, w] as tokens [B, T, p * p * C], channels innermost."""
     batch, channels, height, width = latent.shape
-    cells = latent.view(batch, channels, height // PATCH, PATCH, width // PATCH, PATCH)
-    return cells.permute(0, 2, 4, 3, 5, 1).reshape(batch, -1, PATCH * PATCH * channels)
+    cells = latent.reshape(batch, channels, height // patch, patch, width // patch, patch)
+    return cells.permute(0, 2, 4, 3, 5, 1).reshape(batch, -1, patch * patch * channels)
 
 
 def image_channels_last(tokens: torch.Tensor, height: int, width: int, patch: int = PATCH) -> torch.Tensor:

@@ -12,6 +12,7 @@ checkpoints. The output is the noise minus the image, as other flow networks giv
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,8 +30,10 @@ from darkroom.engine.layers.transformer_layers import (
     AdaptiveNorm,
     GatedActivation,
     GatedResidual,
+    Modulator,
     ResidualNorm,
     RotaryHeads,
+    Stretches,
 )
 from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
@@ -51,7 +54,8 @@ class Lumina2Config:
     `axes` are the channels of a head that rotate by each axis, with angles from `theta`. The time, times `time_factor`,
     is embedded by a layer of `time_inner` into `time_width`; with `activates_time` blocks pass it through SiLU. With
     `pads_tokens` text and image are filled up to multiples of 32 tokens. `has_last_norm`: the file has the factors of
-    a norm that nothing uses. `query_eps` None is the least difference from 1 of the computed type.
+    a norm that nothing uses. `query_eps` None is the least difference from 1 of the computed type. A patch has
+    `patch` cells a side.
     """
 
     width: int
@@ -71,6 +75,7 @@ class Lumina2Config:
     pads_tokens: bool = False
     has_last_norm: bool = False
     query_eps: float | None = None
+    patch: int = PATCH
 
     @property
     def head_width(self) -> int:
@@ -181,7 +186,6 @@ class JointBlock(nn.Module):
         self.attention_norm1, self.attention_norm2, self.ffn_norm1, self.ffn_norm2 = (
             RmsNorm(config.width, 1e-5) for _ in range(4)
         )
-        self.is_modulated = is_modulated
         self.adaptive_norm, self.residual = (
             AdaptiveNorm("none"),
             GatedResidual(has_tanh=True, clamps_change=is_modulated),
@@ -196,19 +200,27 @@ class JointBlock(nn.Module):
         x: torch.Tensor,
         mask: torch.Tensor | None,
         pe: torch.Tensor,
-        time: torch.Tensor | None = None,
+        time: Modulator | None = None,
         options: Options | None = None,
     ) -> torch.Tensor:
-        """Return [B, T, D]. `time` [B, time width] is needed by a modulated block."""
+        """Return [B, T, D]. A modulated block needs `time` [B, time width], or one for each stretch of tokens."""
         scale = gate = inner_scale = inner_gate = None
-        if self.is_modulated:
-            scale, gate, inner_scale, inner_gate = self.adaLN_modulation(time).unsqueeze(1).chunk(4, dim=2)
+        if time is not None:
+            scale, gate, inner_scale, inner_gate = self._modulators(time)
         attended = self.attention(self.adaptive_norm(x, scale, norm=self.attention_norm1), mask, pe, options)
         x, normed = self.residual_norm(
             x, attended, gate, inner_scale, change_norm=self.attention_norm2, norm=self.ffn_norm1
         )
         out: torch.Tensor = self.residual(x, self.feed_forward(normed), inner_gate, self.ffn_norm2)
         return out
+
+    def _modulators(self, time: Modulator) -> Sequence[Modulator]:
+        """Return scale and gate of attention, then of the feed-forward layers."""
+        if isinstance(time, Stretches):
+            parts = (self.adaLN_modulation(part).unsqueeze(1).chunk(4, dim=2) for part in time.parts)
+            return [Stretches(time.lengths, values) for values in zip(*parts, strict=True)]
+        made: torch.Tensor = self.adaLN_modulation(time)
+        return made.unsqueeze(1).chunk(4, dim=2)
 
 
 class TimeEmbedder(nn.Module):
@@ -226,7 +238,7 @@ class TimeEmbedder(nn.Module):
 class FinalLayer(nn.Module):
     def __init__(self, config: Lumina2Config) -> None:
         super().__init__()
-        self.linear = Linear(config.width, PATCH * PATCH * config.in_channels)
+        self.linear = Linear(config.width, config.patch**2 * config.in_channels)
         self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(config.time_width, config.width))
         self.adaptive_norm = AdaptiveNorm(eps=LAST_NORM_EPS)
 
@@ -236,6 +248,28 @@ class FinalLayer(nn.Module):
 
 
 # --- network ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The image that is generated: its latent [B, C, h, w] of whole patches, its time and rotations.
+
+    `clean` is the time of tokens of references, as `time` [B, time width]. `pe` [1, 1, T, pairs, 2, 2] are those of its
+    tokens alone.
+    """
+
+    padded: torch.Tensor
+    time: torch.Tensor
+    clean: torch.Tensor
+    pe: torch.Tensor
+
+    def times(self, lengths: tuple[int, int]) -> Modulator:
+        """Return the times of so many tokens of references, and of others behind them."""
+        return Stretches(lengths, (self.clean, self.time)) if lengths[0] else self.time
+
+    def given(self, image: torch.Tensor) -> dict[str, object]:
+        """Return the inputs that a patch reads for the image's tokens before its blocks, [B, T, D]."""
+        return {"img_input": image, "pe": self.pe, "vec": self.time, "x": self.padded}
 
 
 class Lumina2Transformer(nn.Module):
@@ -249,9 +283,9 @@ class Lumina2Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.in_channels = config.in_channels
-        self.patch_size = PATCH
+        self.patch_size = config.patch
         self.compute_dtype: torch.dtype | None = None  # where its weights are kept in another type
-        self.x_embedder = Linear(PATCH * PATCH * config.in_channels, config.width)
+        self.x_embedder = Linear(config.patch**2 * config.in_channels, config.width)
         self.noise_refiner = nn.ModuleList(JointBlock(config) for _ in range(config.num_refiners))
         self.context_refiner = nn.ModuleList(JointBlock(config, is_modulated=False) for _ in range(config.num_refiners))
         self.t_embedder = TimeEmbedder(config)
@@ -259,9 +293,13 @@ class Lumina2Transformer(nn.Module):
         self.layers = nn.ModuleList(JointBlock(config) for _ in range(config.num_layers))
         if config.has_last_norm:
             self.norm_final = RmsNorm(config.width, 1e-5)
-        self.final_layer = FinalLayer(config)
+        self.add_head()
         if config.pads_tokens:
             self.x_pad_token, self.cap_pad_token = (nn.Parameter(torch.empty(1, config.width)) for _ in range(2))
+
+    def add_head(self) -> None:
+        """Add the layers behind the blocks."""
+        self.final_layer = FinalLayer(self.config)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -279,57 +317,101 @@ class Lumina2Transformer(nn.Module):
         **kwargs: object,
     ) -> torch.Tensor:
         height, width = x.shape[-2:]
-        padded = pad_to_patches(x, PATCH)
-        time = self.t_embedder((1.0 - timesteps) * self.config.time_factor, x.dtype)
-        text, text_pe, after = self._text(context, transformer_options)
-        image, image_pe = self._image(padded, after, time, text, transformer_options)
-        tokens, pe = torch.cat([text, image], dim=1), torch.cat([text_pe, image_pe], dim=2)
-        first = text.shape[1]
-        options = {} if transformer_options is None else transformer_options
-        given = {"img_input": image, "pe": image_pe, "vec": time, "x": padded, "transformer_options": options}
-        for index, layer in enumerate(self.layers):
-            tokens = layer(tokens, None, pe, time, transformer_options)
-            for patch in options.get("patches", {}).get("double_block", ()):
-                inputs = {**given, "img": tokens[:, first:], "txt": tokens[:, :first], "block_index": index}
-                out = patch(inputs)
-                tokens = torch.cat([out.get("txt", inputs["txt"]), out.get("img", inputs["img"])], dim=1)
-        cells = padded.shape[-2] * padded.shape[-1] // PATCH**2
-        drawn = self.final_layer(tokens[:, first : first + cells], time)
-        return -image_channels_last(drawn, *padded.shape[-2:])[..., :height, :width]
+        padded = pad_to_patches(x, self.patch_size)
+        time = self.time_of(timesteps, x.dtype)
+        text, text_places, after = self.embedded_text(context)
+        text_pe = self.rotations(text_places)
+        text = self.refined_text(text, text_pe, transformer_options)
+        image, places = self.embedded_image(padded, after, transformer_options)
+        drawn = Drawn(padded, time, time, self.rotations(places))
+        image = self.refined_image(image, drawn.pe, drawn, text, transformer_options)
+        pe = torch.cat([text_pe, drawn.pe], dim=2)
+        out = self.through(torch.cat([text, image], dim=1), pe, drawn, image, transformer_options)
+        return -self.image_of(out, drawn)[..., :height, :width]
 
-    def _text(self, context: torch.Tensor, options: Options | None) -> tuple[torch.Tensor, torch.Tensor, int]:
-        """Return the refined text [B, L, D], its rotations, and the position on the first axis behind it."""
+    def time_of(self, timesteps: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Return the embedded time [B, time width]."""
+        out: torch.Tensor = self.t_embedder((1.0 - timesteps) * self.config.time_factor, dtype)
+        return out
+
+    def embedded_text(self, context: torch.Tensor, after: int = 0) -> tuple[torch.Tensor, torch.Tensor, int]:
+        """Return a text [B, L, D], its positions [1, L, 3] behind `after` on the first axis, and the one behind it."""
         text = self.cap_embedder(context)
-        first = 0
+        first = after
         if self.config.pads_tokens:
-            text, first = filled_up(text, self.cap_pad_token), 1
-        pe = self._rotations(text_places(text.shape[1], first, text.device))
+            text, first = filled_up(text, self.cap_pad_token), after + 1
+        return text, text_places(text.shape[1], first, text.device), first + text.shape[1]
+
+    def refined_text(self, text: torch.Tensor, pe: torch.Tensor, options: Options | None) -> torch.Tensor:
+        """Return the text [B, L, D] behind its own blocks."""
         for block in self.context_refiner:
             text = block(text, None, pe, options=options)
-        return text, pe, first + text.shape[1]
+        return text
 
-    def _image(
-        self, padded: torch.Tensor, index: int, time: torch.Tensor, text: torch.Tensor, options: Options | None
+    def embedded_image(
+        self, padded: torch.Tensor, index: int, options: Options | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the refined image [B, T, D] and its rotations. Filling tokens have the place of no text or row."""
-        image = self.x_embedder(patches_channels_last(padded))
-        places = image_places(padded.shape[-2] // PATCH, padded.shape[-1] // PATCH, index, padded.device, options)
+        """Return an image [B, T, D] and its positions [1, T, 3]. Filling tokens have the place of no text or row."""
+        image = self.x_embedder(patches_channels_last(padded, self.patch_size))
+        rows, columns = (side // self.patch_size for side in padded.shape[-2:])
+        places = image_places(rows, columns, index, padded.device, options)
         if self.config.pads_tokens:
             image = filled_up(image, self.x_pad_token)
             places = functional.pad(places, (0, 0, 0, image.shape[1] - places.shape[1]))
-        pe = self._rotations(places)
+        return image, places
+
+    def refined_image(
+        self, image: torch.Tensor, pe: torch.Tensor, drawn: Drawn, text: torch.Tensor, options: Options | None
+    ) -> torch.Tensor:
+        """Return images [B, T, D] behind their own blocks. The one that is generated is last."""
+        first = image.shape[1] - drawn.pe.shape[2]
         patches = {} if options is None else options.get("patches", {})
         given = {
-            "img_input": image, "txt": text, "pe": pe, "vec": time, "x": padded, "transformer_options": options,
-            "block_type": "noise_refiner",
+            **drawn.given(image[:, first:]), "txt": text, "transformer_options": options, "block_type": "noise_refiner",
         }  # fmt: skip
+        lengths = (first, image.shape[1] - first)
         for number, block in enumerate(self.noise_refiner):
-            image = block(image, None, pe, time, options)
+            image = block(image, None, pe, drawn.times(lengths), options)
             for patch in patches.get("noise_refiner", ()):
-                image = patch({**given, "img": image, "block_index": number}).get("img", image)
-        return image, pe
+                out = patch({**given, "img": image[:, first:], "block_index": number})
+                image = torch.cat([image[:, :first], out["img"]], dim=1) if "img" in out else image
+        return image
 
-    def _rotations(self, places: torch.Tensor) -> torch.Tensor:
+    def through(
+        self,
+        tokens: torch.Tensor,
+        pe: torch.Tensor,
+        drawn: Drawn,
+        image: torch.Tensor,
+        options: Options | None,
+        num_clean: int = 0,
+    ) -> torch.Tensor:
+        """Return the tokens [B, T, D] of the generated image, the last of those given, behind all blocks.
+
+        `num_clean` tokens before the others are those of references.
+        """
+        num_drawn = drawn.pe.shape[2]
+        first = tokens.shape[1] - num_drawn
+        options_of_patches = {} if options is None else options
+        given = {**drawn.given(image[:, -num_drawn:]), "transformer_options": options_of_patches}
+        time = drawn.times((num_clean, tokens.shape[1] - num_clean))
+        for index, layer in enumerate(self.layers):
+            tokens = layer(tokens, None, pe, time, options)
+            for patch in options_of_patches.get("patches", {}).get("double_block", ()):
+                inputs = {**given, "img": tokens[:, first:], "txt": tokens[:, :first], "block_index": index}
+                out = patch(inputs)
+                tokens = torch.cat([out.get("txt", inputs["txt"]), out.get("img", inputs["img"])], dim=1)
+        return tokens[:, first:]
+
+    def image_of(self, tokens: torch.Tensor, drawn: Drawn) -> torch.Tensor:
+        """Return the generated image [B, C, h, w], of whole patches, from its tokens and those that fill it up."""
+        height, width = drawn.padded.shape[-2:]
+        num_patches = height * width // self.patch_size**2
+        out = self.final_layer(tokens[:, :num_patches], drawn.time)
+        return image_channels_last(out, height, width, self.patch_size)
+
+    def rotations(self, places: torch.Tensor) -> torch.Tensor:
+        """Return the rotations [1, 1, T, pairs, 2, 2] of positions [1, T, 3]."""
         return rotations(places, self.config.axes, self.config.theta)
 
 

@@ -7,7 +7,6 @@ from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
     ModelFamily,
-    NotRecognised,
     Parameterisation,
     Shapes,
 )
@@ -16,9 +15,6 @@ from darkroom.engine.families.lumina2.transformer import (
     FLOAT32_EPS,
     MARK,
     TIME_LAYER,
-    Lumina2Config,
-    Lumina2Transformer,
-    lumina2_config,
 )
 from darkroom.engine.families.sd3.vae_files import autoencoder_16
 from darkroom.engine.families.text.language_model import fits_kind, language_text_encoder
@@ -26,6 +22,7 @@ from darkroom.engine.families.transformer_files import always, detect_by, transf
 from darkroom.engine.families.z_image.denoiser import ZImageDenoiser
 from darkroom.engine.families.z_image.diffusers_names import file_layout, lora_keys
 from darkroom.engine.families.z_image.fun_control_files import CONTROL
+from darkroom.engine.families.z_image.transformer import ZImageConfig, ZImageTransformer, z_image_config
 from darkroom.engine.layers.language_model import EMBEDDING, QWEN3, LanguageModelConfig
 from darkroom.engine.settings import DtypePolicy
 from darkroom.engine.text.language_encoding import LanguageEncoding
@@ -37,14 +34,6 @@ CONTEXT_DIM = 2560
 OTHER_WIDTHS = (1024, 2048, 4096)  # of models of the same kind that other networks read
 TEMPLATE = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 FLOW = Parameterisation(flow_of, {"shift": 3.0, "multiplier": 1.0})
-IMAGE_EMBEDDER = "siglip_embedder.1.weight"  # of networks that are built around this one
-
-
-def configure(shapes: Shapes) -> Lumina2Config:
-    """Return the configuration of the network. Raises NotRecognised for one with layers that the engine lacks."""
-    if IMAGE_EMBEDDER in shapes:
-        raise NotRecognised("a Z-Image network of images beside its prompt")
-    return lumina2_config(shapes)
 
 
 def fits(shapes: Shapes) -> bool:
@@ -72,8 +61,8 @@ QWEN = language_text_encoder(
 
 DENOISER = transformer(
     MARK,
-    configure=configure,
-    build=Lumina2Transformer,
+    configure=z_image_config,
+    build=ZImageTransformer,
     dtypes=DtypePolicy(prefers=("bfloat16",)),
     other_layouts=(file_layout(),),
 )
@@ -102,12 +91,12 @@ FAMILY = ModelFamily(
     memory_usage_factor=2.8,
     parameterisation=FLOW,
     sizes={
-        "full": Lumina2Config(
+        "full": ZImageConfig(
             width=3840, heads=30, key_heads=30, inner_width=10240, num_layers=30, context_dim=CONTEXT_DIM,
             time_width=256, time_inner=1024, activates_time=False, pads_tokens=True, query_eps=FLOAT32_EPS,
             axes=(32, 48, 48), theta=256.0, time_factor=1000.0,
         ),
-        "small": Lumina2Config(
+        "small": ZImageConfig(
             width=256, heads=2, key_heads=2, inner_width=256, num_layers=2, context_dim=16, time_width=64,
             time_inner=64, num_refiners=1, activates_time=False, pads_tokens=True, query_eps=FLOAT32_EPS,
             axes=(32, 48, 48), theta=256.0, time_factor=1000.0,

@@ -6,8 +6,11 @@ from typing import Any
 
 import torch
 
+from darkroom.engine.images.naflex_pixels import naflex_pixels
 from darkroom.engine.images.vision_pixels import vision_pixels
+from darkroom.engine.layers.clip_vision import ClipVisionConfig
 from darkroom.engine.layers.dinov3 import Dinov3Config
+from darkroom.engine.layers.image_encoders import ImageEncoderConfig
 from darkroom.engine.models.network_in_use import NetworkInUse
 from darkroom.engine.models.network_value import NetworkAsModel, NetworkValue
 from darkroom.engine.models.weight_handle import Network, WeightHandle
@@ -22,6 +25,7 @@ class ClipVisionOutput:
     penultimate_hidden_states: torch.Tensor  # [B, T, D] of the last layer but one
     all_hidden_states: torch.Tensor  # [B, layers, T, D], of an encoder that `return_all_hidden_states`
     image_embeds: torch.Tensor  # [B, E]
+    image_sizes: list[torch.Size]  # [3, H, W] of the pixels that each image was read as
     mm_projected: Any
 
     def __getitem__(self, key: str) -> object:
@@ -37,6 +41,11 @@ def _working_bytes(network: Network, shape: torch.Size) -> int:
     num_tokens = max(config.num_tokens, shape[2] * shape[3] // config.patch_px**2)
     num_bytes: int = shape[0] * num_tokens * config.inner_width * 2 * BYTES_PER_VALUE
     return num_bytes
+
+
+def _keeps_proportions(config: ImageEncoderConfig) -> bool:
+    """Return True for SigLIP 2's NaFlex form."""
+    return isinstance(config, ClipVisionConfig) and config.most_patches > 0
 
 
 class ClipVision(NetworkValue):
@@ -65,29 +74,29 @@ class ClipVision(NetworkValue):
     @property
     def return_all_hidden_states(self) -> bool:
         """True for an encoder of which readers ask for several layers' outputs."""
-        return not self.patcher.model.config.has_class_token
+        config = self.patcher.model.config
+        return not config.has_class_token and not _keeps_proportions(config)
 
     @property
     def dtype(self) -> torch.dtype:
         """Type of the layers' weights; computation is in float32."""
-        dtype: torch.dtype = next(weight.dtype for weight in self.patcher.model.parameters() if weight.ndim == 4)
+        dtype: torch.dtype = next(weight.dtype for weight in self.patcher.model.parameters() if weight.ndim in (2, 4))
         return dtype
 
     @torch.no_grad()
     def encode_image(self, image: torch.Tensor, crop: bool = True) -> ClipVisionOutput:
         """Encode IMAGE [B, H, W, C]; output on the CPU, float32.
 
-        With `crop` only the middle square is used, else the whole image is squeezed to a square. Raises ValueError for
-        DINOv3, of which other nodes read tokens at sizes of their own.
+        With `crop` only the middle square is used, else the whole image is squeezed to a square; SigLIP 2's NaFlex form
+        keeps the proportions in either case. Raises ValueError for DINOv3, of which other nodes read tokens at sizes
+        of their own.
         """
         if isinstance(self.patcher.model.config, Dinov3Config):
             raise ValueError(
                 "clip_vision: DINOv3 has no output of its last layer but one; expected CLIP, SigLIP or DINOv2 "
                 "(Trellis2Conditioning and Pixal3DConditioning take DINOv3)"
             )
-        pixels = vision_pixels(
-            image.to(self.load_device), self.image_size, self.image_mean, self.image_std, crop=crop
-        ).float()
+        pixels = self._pixels(image.to(self.load_device), crop=crop).float()
         asked = "all" if self.return_all_hidden_states else -2
         last, inner, embeds, projected = self.model(pixel_values=pixels, intermediate_output=asked)
         output = ClipVisionOutput()
@@ -98,8 +107,16 @@ class ClipVision(NetworkValue):
         else:
             output.penultimate_hidden_states = inner.to("cpu")
         output.image_embeds = embeds.to("cpu")
+        output.image_sizes = [pixels.shape[1:]] * pixels.shape[0]
         output.mm_projected = projected
         return output
+
+    def _pixels(self, image: torch.Tensor, *, crop: bool) -> torch.Tensor:
+        """Return IMAGE [B, H, W, C] as the network reads it, [B, 3, H', W']."""
+        config = self.patcher.model.config
+        if _keeps_proportions(config):
+            return naflex_pixels(image, config.patch_px, config.most_patches, self.image_mean, self.image_std)
+        return vision_pixels(image, self.image_size, self.image_mean, self.image_std, crop=crop)
 
 
 class StyleModel(NetworkAsModel):

@@ -23,9 +23,12 @@ from darkroom.engine.layers.image_encoders import ImageEncoder, ImageEncoderConf
 from darkroom.engine.layers.open_clip_names import FUSED, layer_names
 from darkroom.engine.layers.shapes import Shapes
 
-EXPECTED = "a CLIP vision model (ViT-L, ViT-H or ViT-bigG), that of LLaVA, SigLIP's (so400m), DINOv2's or DINOv3's"
+EXPECTED = (
+    "a CLIP vision model (ViT-L, ViT-H or ViT-bigG), LLaVA's, SigLIP's or SigLIP 2's (so400m), DINOv2's or DINOv3's"
+)
 MARK = "vision_model.embeddings.patch_embedding.weight"
 CLASS_TOKEN = "vision_model.embeddings.class_embedding"
+POSITIONS = "vision_model.embeddings.position_embedding.weight"
 PATCH_BIAS = "vision_model.embeddings.patch_embedding.bias"  # SigLIP's, which has no token of its class
 PROJECTION = "visual_projection.weight"
 LANGUAGE = "multi_modal_projector.linear_1.bias"  # LLaVA's, whose files may lack the projection
@@ -87,8 +90,12 @@ def vision_config(names: Names, file_shapes: Shapes) -> ClipVisionConfig:
     shapes = {name: file_shapes[item] for name, item in names.items() if isinstance(item, str)}
     layers = [name for name in names if name.startswith("vision_model.encoder.layers.")]
     num_layers = 1 + max((int(name.split(".")[3]) for name in layers), default=-1)
-    width, _, _, patch_px = shapes["vision_model.embeddings.patch_embedding.weight"]
-    num_tokens = shapes["vision_model.embeddings.position_embedding.weight"][0]
+    width, *others = shapes[MARK]
+    is_naflex = len(others) == 1  # SigLIP 2's patches pass a matrix
+    patch_px = math.isqrt(others[0] // 3) if is_naflex else others[-1]
+    num_tokens = shapes[POSITIONS][0]
+    if is_naflex and math.isqrt(num_tokens) ** 2 != num_tokens:
+        raise KeyError(f"{POSITIONS} of a square number of rows")
     if CLASS_TOKEN not in names and PATCH_BIAS not in names:
         raise KeyError(CLASS_TOKEN)
     if CLASS_TOKEN not in names:
@@ -102,6 +109,7 @@ def vision_config(names: Names, file_shapes: Shapes) -> ClipVisionConfig:
             image_px=SIGLIP_PX.get(num_tokens, math.isqrt(num_tokens) * patch_px),
             projection_width=0,
             has_class_token=False,
+            most_patches=num_tokens if is_naflex else 0,
             mean=SIGLIP_COLOURS,
             deviation=SIGLIP_COLOURS,
         )

@@ -27,7 +27,7 @@ from darkroom.engine.families.qwen_image.nodes import (
 from darkroom.engine.families.qwen_image.transformer import QwenImageControlNet, QwenImageTransformer
 from darkroom.engine.families.wan.vae import WanVae, WanVaeConfig
 from darkroom.engine.families.wan.vae_files import WanLatentFormat
-from darkroom.engine.families.z_image.nodes import qwen_image_diffsynth_controlnet
+from darkroom.engine.families.z_image.nodes.control import qwen_image_diffsynth_controlnet
 from darkroom.engine.formats.safetensors_file import write_safetensors
 from darkroom.engine.formats.unfilled import unfilled
 from darkroom.engine.memory.model_memory import ModelMemory
