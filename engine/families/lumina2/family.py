@@ -12,14 +12,8 @@ from darkroom.engine.families.base import (
 )
 from darkroom.engine.families.flux.latent_format import FluxLatentFormat
 from darkroom.engine.families.joint_text_denoiser import TextTokensDenoiser
-from darkroom.engine.families.lumina2.transformer import (
-    MARK,
-    POOLED,
-    TIME_LAYER,
-    Lumina2Config,
-    Lumina2Transformer,
-    lumina2_config,
-)
+from darkroom.engine.families.lumina2.layers import MARK, POOLED, TIME_LAYER, Lumina2Config, lumina2_config
+from darkroom.engine.families.lumina2.transformer import Lumina2Transformer
 from darkroom.engine.families.sd3.vae_files import autoencoder_16
 from darkroom.engine.families.text.language_model import language_text_encoder
 from darkroom.engine.families.transformer_files import always, detect_by, transformer

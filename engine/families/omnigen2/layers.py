@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from darkroom.engine.families.lumina2.transformer import SINUSOID_WIDTH
+from darkroom.engine.families.lumina2.layers import SINUSOID_WIDTH
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.norms import RmsNorm

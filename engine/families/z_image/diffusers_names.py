@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from darkroom.engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers, rows_of
 from darkroom.engine.families.base import Layout, Shapes
 from darkroom.engine.families.layouts import composed_layout
-from darkroom.engine.families.lumina2.transformer import Lumina2Config
+from darkroom.engine.families.lumina2.layers import Lumina2Config
 from darkroom.engine.formats.weight_file import Item, Joined
 from darkroom.engine.layers.shapes import count_children
 

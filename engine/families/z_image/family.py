@@ -11,11 +11,7 @@ from darkroom.engine.families.base import (
     Shapes,
 )
 from darkroom.engine.families.flux.latent_format import FluxLatentFormat
-from darkroom.engine.families.lumina2.transformer import (
-    FLOAT32_EPS,
-    MARK,
-    TIME_LAYER,
-)
+from darkroom.engine.families.lumina2.layers import FLOAT32_EPS, MARK, TIME_LAYER
 from darkroom.engine.families.sd3.vae_files import autoencoder_16
 from darkroom.engine.families.text.language_model import fits_kind, language_text_encoder
 from darkroom.engine.families.transformer_files import always, detect_by, transformer

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from darkroom.engine.families.lumina2.transformer import FLOAT32_EPS, JointBlock, Lumina2Config
+from darkroom.engine.families.lumina2.layers import FLOAT32_EPS, JointBlock, Lumina2Config
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.patches import PATCH, pad_to_patches, patches_channels_last
 from darkroom.engine.layers.shapes import Shapes, count_children

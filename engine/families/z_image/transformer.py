@@ -16,16 +16,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from darkroom.engine.families.lumina2.transformer import (
-    PAD_MULTIPLE,
-    TIME_LAYER,
-    Drawn,
-    JointBlock,
-    Lumina2Config,
-    Lumina2Transformer,
-    filled_up,
-    lumina2_config,
-)
+from darkroom.engine.families.lumina2.layers import TIME_LAYER, JointBlock, Lumina2Config, lumina2_config
+from darkroom.engine.families.lumina2.transformer import PAD_MULTIPLE, Drawn, Lumina2Transformer, filled_up
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.norms import RmsNorm
 from darkroom.engine.layers.patches import pad_to_patches

@@ -45,7 +45,8 @@ from darkroom.engine.families.longcat_image.transformer import LongCatImageConfi
 from darkroom.engine.families.ltx2.config import Ltx2Config
 from darkroom.engine.families.ltx2.transformer import Ltx2Transformer
 from darkroom.engine.families.ltx_video.transformer import LtxVideoConfig, LtxVideoTransformer
-from darkroom.engine.families.lumina2.transformer import JointBlock, Lumina2Config, Lumina2Transformer
+from darkroom.engine.families.lumina2.layers import JointBlock, Lumina2Config
+from darkroom.engine.families.lumina2.transformer import Lumina2Transformer
 from darkroom.engine.families.mage_flow.transformer import MageFlowConfig, MageFlowTransformer
 from darkroom.engine.families.minimax_h3.layers import MiniMaxH3Config
 from darkroom.engine.families.minimax_h3.layout import Guide, Reference, flat, packed_layout

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from darkroom.engine.diffusion.latent_format import LatentFormat
-from darkroom.engine.families.lumina2.transformer import Lumina2Config
+from darkroom.engine.families.lumina2.layers import Lumina2Config
 from darkroom.engine.families.qwen_image.diffsynth_control import DiffSynthControlConfig
 from darkroom.engine.families.qwen_image.transformer import QwenImageConfig
 from darkroom.engine.families.z_image.fun_control import ZImageFunControlConfig

@@ -5,15 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from darkroom.engine.families.lumina2.transformer import (
-    FLOAT32_EPS,
-    Lumina2Config,
-    Lumina2Transformer,
-    filled_up,
-    image_places,
-    lumina2_config,
-    text_places,
-)
+from darkroom.engine.families.lumina2.layers import FLOAT32_EPS, Lumina2Config, lumina2_config
+from darkroom.engine.families.lumina2.transformer import Lumina2Transformer, filled_up, image_places, text_places
 from darkroom.engine.layers.patches import image_channels_last, patches_channels_last
 
 LUMINA = Lumina2Config(
