@@ -10,10 +10,12 @@ from pathlib import Path
 from darkroom.contract.argument_parser import SuggestingParser
 from darkroom.contract.missing_file import missing_file
 from darkroom.engine.comfy.packs.discovery import Pack, find_packs
+from darkroom.engine.comfy.packs.known_packs import KNOWN_PACKS, fetch_known, known_pack
 from darkroom.engine.comfy.packs.requirements import install
 from darkroom.engine.comfy.packs.sync.errors import SyncError
 from darkroom.engine.comfy.packs.sync.fetch import REGISTRY
 from darkroom.engine.comfy.packs.sync.install_script import INSTALL_SECONDS
+from darkroom.engine.comfy.packs.sync.manifest import read_packs
 from darkroom.engine.comfy.packs.sync.sync import SyncOptions, collect_packs, sync_packs
 from darkroom.engine.comfy.packs.sync.versions import pack_versions
 from darkroom.engine.comfy.packs.trial import TrialResult, try_pack
@@ -31,6 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = SuggestingParser(prog="darkroom nodes", description="Custom nodes: list, check, install.")
     commands = parser.add_subparsers(required=True)
     listing = commands.add_parser("list", help="the packs of a base directory")
+    listing.add_argument("--known", action="store_true", help="instead those that `install` knows by name")
     listing.set_defaults(run=list_packs)
     check = commands.add_parser("check", help="import each pack, run its nodes, and say what came of it")
     check.add_argument(
@@ -42,11 +45,11 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--import-only", action="store_true", help="run none of the nodes")
     check.add_argument("--seconds", type=float, default=60.0, help="the longest an import may take")
     check.set_defaults(run=check_packs)
-    setup = commands.add_parser("install", help="install the Python packages that a pack asks for")
-    setup.add_argument("directory", type=Path)
+    setup = commands.add_parser("install", help="install a known pack by name, or the packages that a pack asks for")
+    setup.add_argument("pack", help="the folder of a pack, or a name that `list --known` prints")
     setup.add_argument("--constraints", type=Path, default=None, help="exact versions (constraints.txt)")
     setup.add_argument("--dry-run", action="store_true", help="only say what would be installed")
-    setup.set_defaults(run=lambda given: install(given.directory, given.constraints, dry_run=given.dry_run))
+    setup.set_defaults(run=install_pack)
     sync = commands.add_parser("sync", help="install the packs of packs.toml and the Python packages they need")
     sync.add_argument("--update", action="store_true", help="follow branches and newest versions anew")
     sync.add_argument("--locked", action="store_true", help="refuse what packs.lock.toml does not have")
@@ -64,12 +67,16 @@ def _parser() -> argparse.ArgumentParser:
     collect = commands.add_parser("collect", help="write packs and wheels of their packages, for sync --offline")
     collect.add_argument("folder", type=Path)
     collect.set_defaults(run=collect_command)
-    for command in (listing, check, sync, verify, collect):
+    for command in (listing, check, setup, sync, verify, collect):
         command.add_argument("--base-directory", type=Path, default=Path())
     return parser
 
 
 def list_packs(given: argparse.Namespace) -> int:
+    if given.known:
+        for entry in read_packs(KNOWN_PACKS):
+            sys.stdout.write(f"{entry.name}\t{entry.shown}\n")
+        return 0
     settings = EngineSettings(base_directory=given.base_directory)
     packs = find_packs([settings.custom_nodes_path])
     for pack in packs:
@@ -77,6 +84,24 @@ def list_packs(given: argparse.Namespace) -> int:
     if not packs:
         sys.stderr.write(f"no custom nodes in {settings.custom_nodes_path.absolute()}\n")
     return 0
+
+
+def install_pack(given: argparse.Namespace) -> int:
+    """Install what a pack asks for; a known pack that is not there is fetched before, with the exit codes of a sync."""
+    folder = Path(given.pack)
+    if not folder.exists() and folder.name == given.pack:
+        try:
+            entry = known_pack(given.pack)
+            custom_nodes = EngineSettings(base_directory=given.base_directory).custom_nodes_path
+            if given.dry_run and not (custom_nodes / entry.name).exists():
+                sys.stdout.write(f"would fetch {entry.name} {entry.shown}\n")
+                return 0
+            folder = fetch_known(entry, custom_nodes)
+        except SyncError as error:
+            sys.stderr.write(f"{error}\n")
+            return error.exit_code
+        sys.stdout.write(f"{entry.name} {entry.shown} is in {folder}\n")
+    return install(folder, given.constraints, dry_run=given.dry_run)
 
 
 def _show(line: str) -> None:

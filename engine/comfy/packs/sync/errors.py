@@ -17,6 +17,12 @@ class PacksInvalid(SyncError):
     exit_code = 2
 
 
+class PackUnknown(SyncError):
+    """Error for a name that is neither a folder nor that of a known pack."""
+
+    exit_code = 2
+
+
 class PackNotFetched(SyncError):
     """Error for a source that is out of reach, refuses, or lacks the revision."""
 
