@@ -109,10 +109,9 @@ def parameterise(match: Match, file: TensorReader) -> Parameterisation:
 
 
 def _configure(shapes: Shapes) -> UnetConfig:
-    """Return the layers; upscaler and Lotus have 8 attention heads at every width, as in ComfyUI."""
+    """Return the layers; the upscaler has 8 attention heads at every width, as in ComfyUI."""
     config = config_of_shapes(shapes, head_channels=HEAD_CHANNELS)
-    has_eight = config.num_labels or config.label_dim == LOTUS_LABEL_DIM
-    return replace(config, head_channels=None) if has_eight else config
+    return replace(config, head_channels=None) if config.num_labels else config
 
 
 class UpscaleLatentFormat(LatentFormat):

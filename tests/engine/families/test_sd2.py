@@ -149,9 +149,9 @@ def test_networks_of_unknown_inputs_are_refused(in_channels: int, label_dim: int
 
 
 @pytest.mark.parametrize(
-    ("label_dim", "num_labels", "head_channels"), [(0, 0, 64), (2048, 0, 64), (4, 0, None), (0, 1000, None)]
+    ("label_dim", "num_labels", "head_channels"), [(0, 0, 64), (2048, 0, 64), (4, 0, 64), (0, 1000, None)]
 )
-def test_the_upscaler_and_lotus_have_eight_heads_at_every_width(
+def test_the_upscaler_alone_has_eight_heads_at_every_width(
     family: ModelFamily, label_dim: int, num_labels: int, head_channels: int | None
 ) -> None:
     shapes = unet_shapes(7 if num_labels else 4, label_dim=label_dim, num_labels=num_labels)
