@@ -33,6 +33,7 @@ from darkroom.worker.jobs.queue_info import QueueInfo
 from darkroom.worker.jobs.redelivery import Redelivery
 from darkroom.worker.jobs.removal import JobRemoval
 from darkroom.worker.jobs.wait_estimate import RunClock
+from darkroom.worker.observe.history_recorder import HistoryRecorder
 from darkroom.worker.observe.http_metrics import HttpMetrics
 from darkroom.worker.observe.metrics import Metrics
 from darkroom.worker.observe.scrape import Scrape
@@ -148,6 +149,7 @@ class ObservationServices:
 
     metrics: Metrics
     scrape: Scrape
+    history: HistoryRecorder
     tracer: Tracer
     examine: Callable[[], Awaitable[list[Check]]]
     connections: ConnectionTable

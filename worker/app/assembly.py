@@ -192,6 +192,7 @@ class Front:
             self._tasks.spawn(self._intake.run_forever())
         self._tasks.spawn(expiry.run_forever())
         self._tasks.spawn(HeapTrimming().run_forever())
+        self._tasks.spawn(self.services.observation.history.run_forever())
         self._tasks.spawn(self.services.files.manifest_state.run_forever())
         if self._settings.models.limits_disk:
             self._tasks.spawn(storage.models.run_forever())

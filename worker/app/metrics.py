@@ -13,6 +13,8 @@ from darkroom.worker.engines.fleet import EngineFleet
 from darkroom.worker.engines.metrics import EngineMetrics
 from darkroom.worker.errors import error_codes
 from darkroom.worker.observe.gpu_metrics import GpuMetrics
+from darkroom.worker.observe.history import METRICS
+from darkroom.worker.observe.history_recorder import HistoryRecorder
 from darkroom.worker.observe.http_metrics import HttpMetrics
 from darkroom.worker.observe.machine_metrics import MachineMetrics
 from darkroom.worker.observe.memory import MachineMemory
@@ -27,11 +29,12 @@ from darkroom.worker.version import version
 
 @dataclass(frozen=True, slots=True)
 class MetricsArea:
-    """Metrics of the worker, those of its requests, and the readings that a scrape begins with."""
+    """Metrics of the worker, those of its requests, the readings that a scrape begins with, and the last day's."""
 
     metrics: Metrics
     http: HttpMetrics
     scrape: Scrape
+    history: HistoryRecorder
 
 
 def build_metrics(
@@ -74,4 +77,5 @@ def build_metrics(
     async def ask_engines() -> None:
         await asyncio.to_thread(engines.show, await fleet.metrics_texts())  # parsing them takes long
 
-    return MetricsArea(metrics, http, Scrape([ask_engines, gpus.read, machine.read, storage.outbox.show_counts]))
+    scrape = Scrape([ask_engines, gpus.read, machine.read, storage.outbox.show_counts])
+    return MetricsArea(metrics, http, scrape, HistoryRecorder(scrape, lambda: metrics.samples(METRICS)))

@@ -103,6 +103,7 @@ def build_services(
         observation=ObservationServices(
             metrics=areas.metrics.metrics,
             scrape=areas.metrics.scrape,
+            history=areas.metrics.history,
             tracer=areas.tracer,
             examine=lambda: examine(settings, setting_warnings, is_within_worker=True),
             connections=connections,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import platform
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,8 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.registry import Collector
+
+from darkroom.worker.observe.history import MetricSample
 
 SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 OTHER_CODE = "internal_error"
@@ -159,6 +161,19 @@ class Metrics:
 
     def text(self, *, is_ready: bool) -> bytes:
         """Return the current values in Prometheus' text format. Called on the event loop."""
+        self._read_gauges()
+        self._ready.set(1 if is_ready else 0)
+        return generate_latest(self._registry)
+
+    def samples(self, names: Collection[str]) -> Iterator[MetricSample]:
+        """Yield the current samples with these names. Called on the event loop."""
+        self._read_gauges()
+        for family in self._registry.collect():
+            for sample in family.samples:
+                if sample.name in names:
+                    yield MetricSample(sample.name, sample.value, tuple(sorted(sample.labels.items())))
+
+    def _read_gauges(self) -> None:
         for state, count in self._count_states().items():
             self._jobs.labels(state).set(count)
         waiting = self._waiting_now()
@@ -166,8 +181,6 @@ class Metrics:
         self._oldest.set(waiting.oldest_seconds)
         self._tasks.set(len(asyncio.all_tasks()))
         self._threads.set(threading.active_count())
-        self._ready.set(1 if is_ready else 0)
-        return generate_latest(self._registry)
 
     def _known(self, code: str) -> str:
         return code if code in self._labels.codes else OTHER_CODE

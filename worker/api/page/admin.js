@@ -1,5 +1,6 @@
 /** The operator's page: queue, engines with their memory, and webhooks that could not be delivered. */
 
+import { Plots } from "./admin_plots.js";
 import { ask, key } from "./api.js";
 import { at, bytes, duration, make, plural, show } from "./dom.js";
 import { KeyField } from "./key_field.js";
@@ -9,6 +10,7 @@ const DEAD_SHOWN = 50;
 const JOBS_SHOWN = 30;
 
 const keyField = new KeyField(() => refresh());
+const plots = new Plots();
 let isAsking = false;
 let about = null;
 
@@ -34,6 +36,7 @@ async function refresh() {
     at("dead").replaceChildren(deadTable(dead));
     at("jobs-section").hidden = jobs === null;
     if (jobs) at("jobs").replaceChildren(jobsTable(jobs));
+    await plots.refresh();
   } catch (refusal) {
     if (!refusal.needsKey) show(at("problem"), refusal.message);
     else if (keyField.form.hidden) keyField.ask(key.get() ? refusal.message : "");
