@@ -7,12 +7,38 @@ from typing import Any
 from pydantic import Field
 
 from darkroom.worker.api.replies.reply import Reply
+from darkroom.worker.prompts.workflows.form import Role
 
 
 class Converted(Reply):
     """A workflow in API format, as `/generate` takes it in `input`."""
 
     workflow_json: dict[str, Any]
+
+
+class FormEntry(Reply):
+    """An input of a node, as a field of a form. `target` names it in `overrides`."""
+
+    target: str
+    node_id: str
+    input: str
+    class_type: str
+    title: str = Field(description="Title of the node.")
+    label: str
+    role: Role
+    parameters: dict[str, Any] = Field(alias="schema", description="JSON schema; the default is the workflow's value.")
+    choices: str = Field(description="Name of its entry in the form's `choices`; empty for an input that has none.")
+    folder: str = Field(description="Folder below `models/` of the file that it names; empty for another input.")
+    is_main: bool = Field(description="False: folded in, below the fields that most people change.")
+
+
+class Form(Reply):
+    """A workflow in API format and a field for each of its inputs that has a value, in the order of a form."""
+
+    workflow_json: dict[str, Any]
+    fields: list[FormEntry]
+    choices: dict[str, list[Any]]
+    num_left_out: int = Field(description="Inputs beyond the most that a form has.")
 
 
 class NamedInputEntry(Reply):
