@@ -225,6 +225,16 @@ class WebhookNotReady(CallerError):
     code = "webhook_not_ready"
 
 
+class WorkerTokenNotFound(CallerError):
+    code = "worker_token_not_found"
+
+
+class ReceiptUnknown(CallerError):
+    """Error for a receipt of a job that was not given to this worker, or that has been given to another."""
+
+    code = "receipt_unknown"
+
+
 class Unauthorized(CallerError):
     code = "unauthorized"
 
@@ -441,6 +451,8 @@ HTTP_STATUS: Mapping[type[WorkerError], int] = {
     WebhookNotReady: 409,
     WorkflowNotFound: 404,
     AssetNotFound: 404,
+    WorkerTokenNotFound: 404,
+    ReceiptUnknown: 404,
     HashMismatch: 409,
     Unauthorized: 401,
     Forbidden: 403,

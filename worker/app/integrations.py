@@ -41,6 +41,7 @@ BROKERS: Final = {
     BrokerKind.REDIS: ("darkroom.worker.integrations.redis.streams", "RedisBroker"),
     BrokerKind.NATS: ("darkroom.worker.integrations.nats.jetstream", "NatsBroker"),
     BrokerKind.SQS: ("darkroom.worker.integrations.sqs.queue", "SqsBroker"),
+    BrokerKind.GATEWAY: ("darkroom.worker.integrations.gateway.http_broker", "HttpBroker"),
 }
 PRODUCERS: Final = (BrokerKind.REDIS, BrokerKind.NATS)
 """Brokers that have results and events, as a gateway needs."""
@@ -109,9 +110,29 @@ def mcp_server() -> ModuleType:
 
 
 def build_broker(config: BrokerConfig) -> Broker | None:
-    """Return the broker of `BROKER_URL`, None without one. Raises SettingsInvalid if its library is not installed."""
+    """Return the broker of `BROKER_URL` or `GATEWAY_URL`, None without one.
+
+    Raises SettingsInvalid if its library is not installed, or its settings do not go together.
+    """
     if config.kind is None:
         return None
+    if config.gateway_url:
+        _check_gateway_settings(config)
+    broker: Broker = _broker(config.kind, config)
+    return broker
+
+
+def _check_gateway_settings(config: BrokerConfig) -> None:
+    """Raise SettingsInvalid for a gateway beside a broker, or without a token."""
+    if config.kind is not BrokerKind.GATEWAY:
+        raise SettingsInvalid("GATEWAY_URL: set together with BROKER_URL; expected one of them")
+    if not config.worker_token.get_secret_value():
+        raise SettingsInvalid("WORKER_TOKEN: not set; the gateway of GATEWAY_URL asks for one (darkroom workers new)")
+
+
+def broker_of_gateway(config: BrokerConfig) -> Broker:
+    """Return a consumer's side of `BROKER_URL`, by which a gateway takes jobs in the name of a worker."""
+    assert config.kind in PRODUCERS, "a gateway has a producer"
     broker: Broker = _broker(config.kind, config)
     return broker
 

@@ -15,7 +15,7 @@ from darkroom.host.heap import map_large_blocks
 from darkroom.modifiers.registry import build_registry
 from darkroom.worker.api.busy import busy
 from darkroom.worker.api.services import RequestServices
-from darkroom.worker.app.integrations import build_producer, gateway_routers, unsigned_envelopes
+from darkroom.worker.app.integrations import broker_of_gateway, build_producer, gateway_routers, unsigned_envelopes
 from darkroom.worker.errors import SettingsInvalid, WorkerError
 from darkroom.worker.gateway.app import create_gateway_app
 from darkroom.worker.gateway.gateway import Gateway
@@ -24,6 +24,8 @@ from darkroom.worker.gateway.metrics import GatewayMetrics
 from darkroom.worker.gateway.request_limits import RequestLimits
 from darkroom.worker.gateway.request_rates import RequestRates
 from darkroom.worker.gateway.routes import GatewayServices
+from darkroom.worker.gateway.workers.desk import WorkerDesk
+from darkroom.worker.gateway.workers.tokens import WorkerTokens
 from darkroom.worker.guard.auth import Gatekeeper
 from darkroom.worker.guard.bodies import Bodies
 from darkroom.worker.guard.identity.may_listen import check_may_listen
@@ -65,6 +67,7 @@ def build_services(settings: Settings) -> GatewayServices:
     http_metrics = HttpMetrics()
     per_second = settings.callers.requests_per_second
     rates = None if per_second is None else RequestRates(settings.database, per_second)
+    records, producer = JobRecords(settings.database), build_producer(settings.broker)
     return GatewayServices(
         requests=RequestServices(
             guard=Gatekeeper(settings.auth_config()),
@@ -85,13 +88,15 @@ def build_services(settings: Settings) -> GatewayServices:
             settings.s3.endpoint_url,
         ),
         gateway=Gateway(
-            JobRecords(settings.database),
-            build_producer(settings.broker),
+            records,
+            producer,
             settings.gateway,
             settings.callers,
             settings.retention,
             rates,
         ),
+        tokens=WorkerTokens(records),
+        desk=WorkerDesk(records, lambda: broker_of_gateway(settings.broker), settings.broker.lease_seconds),
         request_rates=rates,
         fetches_models=settings.models.fetch_missing != "off",
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import structlog
@@ -22,6 +23,7 @@ from darkroom.worker.errors import RequestRejected, RouteNotFound, WorkerError
 from darkroom.worker.gateway import probes
 from darkroom.worker.gateway.counted import count_request
 from darkroom.worker.gateway.routes import GatewayServices, has_envelope, router
+from darkroom.worker.gateway.workers import routes as workers
 from darkroom.worker.jobs.envelope import refusal
 from darkroom.worker.version import version
 
@@ -33,14 +35,21 @@ log = structlog.get_logger("gateway")
 def create_gateway_app(services: GatewayServices, *, has_access_log: bool = False) -> FastAPI:
     """Build the application, which opens the gateway's connections when the server starts."""
 
-    def enter(_app: FastAPI) -> AbstractAsyncContextManager[None]:
-        return services.gateway.lifespan()
+    @asynccontextmanager
+    async def enter(_app: FastAPI) -> AsyncIterator[None]:
+        async with services.gateway.lifespan():
+            try:
+                yield
+            finally:
+                await services.desk.close()
 
     app = FastAPI(title="Darkroom gateway", version=version(), lifespan=enter, docs_url=None, redoc_url=None)
     app.state.services = services
     routes = [
         *probes.router.routes,
         *router.routes,
+        *workers.router.routes,
+        *workers.token_router.routes,
         *(route for dialect in services.dialects for route in dialect.routes),
     ]
     app.add_middleware(SmallBodies, limits=services.requests.bodies.structure, routes=routes)
@@ -50,6 +59,8 @@ def create_gateway_app(services: GatewayServices, *, has_access_log: bool = Fals
         app.add_middleware(AccessLog)
     app.add_middleware(RequestMetrics, metrics=services.requests.http_metrics)
     app.include_router(probes.router)
+    app.include_router(workers.router)
+    app.include_router(workers.token_router)
     for counted in (router, *services.dialects):
         app.include_router(counted, dependencies=[Depends(count_request)])
     app.add_api_route("/docs", docs, include_in_schema=False)

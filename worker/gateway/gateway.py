@@ -84,7 +84,7 @@ class Gateway:
         self._limits = limits
         self._retention = retention
         self._rates = rates
-        self._memory = ResultMemory()
+        self.memory = ResultMemory()
         self._collector = Collector(records, producer, self._end_at_broker)
         self._followers = Followers(producer, self._collector.note, records.ended_among)
         self._tasks = BackgroundTasks(_report_failure)
@@ -215,7 +215,7 @@ class Gateway:
             size_bytes = (await self.producer.result_sizes([name])).get(name)
             if size_bytes is None:
                 return None
-            async with self._memory.lease(size_bytes):
+            async with self.memory.lease(size_bytes):
                 found = await self.producer.result(name)
                 if found is None:
                     return None
@@ -234,7 +234,7 @@ class Gateway:
     async def loaded(self, job: Job) -> AsyncIterator[Job]:
         """Yield a job with its outputs. Large ones are read as soon as there is memory for them, and held no longer."""
         if isinstance(job, LargeJob):
-            async with self._memory.lease(job.output_bytes):
+            async with self.memory.lease(job.output_bytes):
                 yield await self.records.whole(job) or replace(job)
         else:
             yield job

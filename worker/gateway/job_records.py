@@ -243,6 +243,10 @@ class JobRecords:
         except sa.exc.OperationalError as error:
             raise _unreachable(error) from None
 
+    async def run(self, function: Callable[[sa.Connection], Answer]) -> Answer:
+        """Call a function in a transaction of the gateways' schema."""
+        return await self._run(function)
+
     async def _run(
         self,
         function: Callable[[sa.Connection], Answer],

@@ -31,6 +31,8 @@ from darkroom.worker.gateway.metrics import GatewayMetrics
 from darkroom.worker.gateway.placing import placed
 from darkroom.worker.gateway.request_limits import RequestLimits
 from darkroom.worker.gateway.request_rates import RequestRates
+from darkroom.worker.gateway.workers.desk import WorkerDesk
+from darkroom.worker.gateway.workers.tokens import WorkerTokens
 from darkroom.worker.guard.bodies import Sender
 from darkroom.worker.guard.json_scan import FoundJson
 from darkroom.worker.jobs.admission import clean_id, fresh_id
@@ -57,6 +59,8 @@ class GatewayServices:
     metrics: GatewayMetrics
     limits: RequestLimits
     envelopes: Envelopes
+    tokens: WorkerTokens
+    desk: WorkerDesk
     dialects: tuple[APIRouter, ...] = ()
     fetches_models: bool = False
 

@@ -50,7 +50,7 @@ class Gatekeeper:
         Raises Unauthorized, WrongKey, and Forbidden for a page of another name on an open worker.
         """
         direct = direct_host(peer, (name for name, _ in headers))
-        address, secret = direct or "", _bearer(headers)
+        address, secret = direct or "", bearer_token(headers)
         if secret:
             known = self._known(secret, address)
             if known is not None:
@@ -118,7 +118,7 @@ def _missing_key(headers: Headers) -> str:
     return f"An API key is needed, expected Authorization: Bearer <key>{got}"
 
 
-def _bearer(headers: Headers) -> str:
+def bearer_token(headers: Headers) -> str:
     """Return the bearer token of the Authorization header, or an empty string if there is none."""
     given = next((value for name, value in headers if name == "authorization"), "")
     scheme, _, secret = given.partition(" ")

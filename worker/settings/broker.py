@@ -19,6 +19,7 @@ class BrokerKind(StrEnum):
     REDIS = "redis"
     NATS = "nats"
     SQS = "sqs"
+    GATEWAY = "gateway"
 
 
 def _check_broker(value: SecretStr) -> SecretStr:
@@ -26,6 +27,15 @@ def _check_broker(value: SecretStr) -> SecretStr:
     if url and urlsplit(url).scheme not in SCHEMES:
         raise ValueError("expected redis://, rediss://, unix://, nats://, tls:// or the https:// URL of an SQS queue")
     return value
+
+
+def _check_gateway(value: str) -> str:
+    parts = urlsplit(value)
+    if value and (parts.scheme not in ("https", "http") or not parts.hostname or parts.query or parts.fragment):
+        raise ValueError("expected https:// and the gateway's host")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("expected no user and password; the token is WORKER_TOKEN")
+    return value.rstrip("/")
 
 
 class BrokerConfig(Section):
@@ -38,6 +48,13 @@ class BrokerConfig(Section):
     url: Annotated[Annotated[SecretStr, AfterValidator(_check_broker)], env("BROKER_URL")] = SecretStr("")
     """Broker to take jobs from besides HTTP ([queues](fleet.md#jobs-from-a-queue)): Redis (`redis://`,
     `rediss://` with TLS, `unix://`), NATS (`nats://`, `tls://`) or the URL of an SQS queue. Empty: none."""
+
+    gateway_url: Annotated[Annotated[str, AfterValidator(_check_gateway)], env("GATEWAY_URL")] = ""
+    """Gateway to ask for jobs, in place of a broker ([workers over HTTPS](fleet.md#workers-over-https)): `https://` and
+    its host. Empty: none."""
+
+    worker_token: Annotated[SecretStr, env("WORKER_TOKEN")] = SecretStr("")
+    """Token of this worker for the gateway, as `darkroom workers new` makes it."""
 
     prefix: Annotated[Annotated[str, Field(pattern=r"^[A-Za-z0-9_{}.-]{1,64}$")], env("BROKER_PREFIX")] = "darkroom"
     """Prefix of its keys; with braces, `{darkroom}`, for Redis Cluster."""
@@ -70,14 +87,14 @@ class BrokerConfig(Section):
 
     @property
     def is_set(self) -> bool:
-        return bool(self.url.get_secret_value())
+        return self.kind is not None
 
     @property
     def kind(self) -> BrokerKind | None:
         """Kind of the broker, None without one."""
         scheme = urlsplit(self.url.get_secret_value()).scheme
         if not scheme:
-            return None
+            return BrokerKind.GATEWAY if self.gateway_url else None
         if scheme in ("nats", "tls"):
             return BrokerKind.NATS
         return BrokerKind.SQS if scheme in ("sqs", "https", "http") else BrokerKind.REDIS

@@ -18,6 +18,10 @@ class BrokerUnreachable(Exception):
     """The broker does not answer. The message names the broker without its credentials."""
 
 
+class BrokerRefused(BrokerUnreachable):
+    """The broker takes this worker's credentials no longer: to ask again is of no use."""
+
+
 class JobTooLarge(Exception):
     """A job that is larger than a message of the broker may be."""
 
@@ -72,6 +76,11 @@ class Broker(Protocol):
     @property
     def name(self) -> str:
         """Kind and address, without credentials."""
+        ...
+
+    @property
+    def lease_seconds(self) -> float:
+        """Seconds for which jobs are this worker's without being renewed, once it is connected."""
         ...
 
     async def connect(self, consumer: str) -> None:

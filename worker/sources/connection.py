@@ -9,7 +9,7 @@ from typing import TypeVar
 import structlog
 
 from darkroom.worker.concurrency.backoff import Backoff
-from darkroom.worker.sources.broker import Broker, BrokerUnreachable
+from darkroom.worker.sources.broker import Broker, BrokerRefused, BrokerUnreachable
 
 RECONNECT = Backoff(first_seconds=0.5, longest_seconds=15.0, jitter=0.3)
 NOT_CONNECTED = "not connected yet"
@@ -26,6 +26,7 @@ class BrokerConnection:
         self._broker = broker
         self._problem = NOT_CONNECTED
         self._num_failures = 0
+        self.is_refused = False  # the broker takes this worker's credentials no longer
 
     @property
     def problem(self) -> str:
@@ -38,12 +39,17 @@ class BrokerConnection:
         return {"broker": self._broker.name, **state}
 
     async def until_reached(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of a call to the broker, made again and again while it is unreachable."""
+        """Return the result of a call to the broker, made again and again while it is unreachable.
+
+        Raises BrokerRefused.
+        """
         while True:
             try:
                 result = await call()
             except BrokerUnreachable as error:
                 await self.pause(error)
+                if self.is_refused:
+                    raise
             else:
                 self.reached()
                 return result
@@ -51,12 +57,18 @@ class BrokerConnection:
     async def pause(self, error: BrokerUnreachable) -> None:
         """Note that a call failed, and wait before the next; longer after each failure in a row."""
         self.lost(error)
+        if self.is_refused:
+            return
         self._num_failures += 1
         await asyncio.sleep(RECONNECT.seconds(self._num_failures))
 
     def lost(self, error: BrokerUnreachable) -> None:
         """Note that a call failed; logged once for all failures in a row."""
-        if not self._problem or self._problem == NOT_CONNECTED:
+        if isinstance(error, BrokerRefused):
+            if not self.is_refused:
+                log.error("broker refuses this worker, no more jobs are asked for", reason=str(error))
+            self.is_refused = True
+        elif not self._problem or self._problem == NOT_CONNECTED:
             log.error("broker unreachable", reason=str(error))
         self._problem = str(error)
 

@@ -27,7 +27,7 @@ from darkroom.worker.jobs.envelope import refusal
 from darkroom.worker.jobs.pipeline.pipeline import Pipeline
 from darkroom.worker.settings.broker import BrokerConfig
 from darkroom.worker.sources.announcer import Announcer
-from darkroom.worker.sources.broker import FLEET_SECONDS, Broker, BrokerUnreachable, Delivery
+from darkroom.worker.sources.broker import FLEET_SECONDS, Broker, BrokerRefused, BrokerUnreachable, Delivery
 from darkroom.worker.sources.connection import BrokerConnection
 from darkroom.worker.storage.job import Job, JobFailure
 from darkroom.worker.storage.source_jobs import ended_jobs_of_broker
@@ -114,13 +114,21 @@ class Intake:
         return self._connection.problem
 
     async def run_forever(self) -> None:
-        """Take jobs until cancelled."""
+        """Take jobs until cancelled, or until the broker takes this worker's credentials no longer."""
+        try:
+            await self._take_jobs()
+        except BrokerRefused as error:
+            self._connection.lost(error)
+        if self._connection.is_refused:
+            await self._leave()
+
+    async def _take_jobs(self) -> None:
         await self._connected()
         await self._adopt()
         self._tasks.spawn(self._keep_leases(), "intake")
         self._tasks.spawn(self._watch_cancellations(), "intake")
         self._tasks.spawn(self._announce(), "intake")
-        while not self._is_stopping:
+        while not self._is_stopping and not self._connection.is_refused:
             room = (self._config.num_held or self._num_places()) - len(self._held)
             if room <= 0 or not self._has_room():
                 await asyncio.sleep(ROOM_PAUSE_SECONDS)
@@ -132,6 +140,14 @@ class Intake:
                 continue
             self._connection.reached()
             await self._take(deliveries)
+
+    async def _leave(self) -> None:
+        """End what this worker has of the broker's jobs: others get them once their leases run out."""
+        self._is_stopping = True
+        for held in list(self._held.values()):
+            if held.job is not None:
+                self._drop(held.job)
+        await self._tasks.close()
 
     async def stop(self) -> None:
         """Take no more jobs, and give those back that no engine has begun with."""
@@ -148,7 +164,7 @@ class Intake:
                 await self._hand_back(held)
         finishing = [task for task in self._tasks if task.get_name().startswith("delivery-")]
         if finishing:
-            await asyncio.wait(finishing, timeout=self._config.lease_seconds / 3)
+            await asyncio.wait(finishing, timeout=self._broker.lease_seconds / 3)
         await self._tasks.close()
         await self._broker.close()
 
@@ -196,6 +212,8 @@ class Intake:
                 result = await self._result_json(held.job)
                 await self._connection.until_reached(lambda: self._broker.finish(held.job_id, held.receipt, result))
                 await self._publish(held.job_id, held.job)  # for those that follow it: the result is there
+        except BrokerRefused as error:
+            self._connection.lost(error)
         finally:
             self._held.pop(held.receipt, None)
 
@@ -298,7 +316,7 @@ class Intake:
 
     async def _keep_leases(self) -> None:
         while True:
-            await asyncio.sleep(self._config.lease_seconds / 3)
+            await asyncio.sleep(self._broker.lease_seconds / 3)
             held = dict(self._held)
             if not held:
                 continue

@@ -22,6 +22,11 @@ class Server(Protocol):
     url: str
     port: int
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings of a worker that takes its jobs."""
+        ...
+
     async def start(self) -> None: ...
 
     def kill(self) -> None: ...
@@ -35,7 +40,7 @@ class ProducingBroker(Broker, Producer, Protocol):
 async def worker(folder: Path, engine: FakeEngine, server: Server, **changes: Any) -> AsyncIterator[RunningFront]:
     """Run a front that takes the jobs of this server, whose leases are short."""
     folder.mkdir(exist_ok=True)  # noqa: ASYNC240
-    broker = {"broker_url": server.url, "broker_lease_seconds": LEASE_SECONDS, **changes}
+    broker = {**server.settings, "broker_lease_seconds": LEASE_SECONDS, **changes}
     async with running_front(folder, engine, **broker) as front:
         yield front
 

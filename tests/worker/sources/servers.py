@@ -27,6 +27,10 @@ class RedisServer:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def settings(self) -> dict[str, str]:
+        return {"broker_url": self.url}
+
     async def start(self) -> None:
         """Start it and wait until it answers, the first time on another port where its own has been taken meanwhile."""
         program = shutil.which("redis-server")
@@ -81,6 +85,10 @@ class NatsServer:
         self.url = f"nats://127.0.0.1:{self.port}"
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {"broker_url": self.url}
 
     async def start(self) -> None:
         program = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin")

@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from darkroom.worker.integrations.gateway.http_broker import HttpBroker
 from darkroom.worker.integrations.nats.jetstream import NatsBroker
 from darkroom.worker.integrations.redis.streams import RedisBroker
 from darkroom.worker.settings.broker import BrokerConfig
 from tests.fakes import FakeEngine, draw, wait
+from tests.worker.gateway.gateway_server import gateway_server
+from tests.worker.gateway.running_gateway import running_gateway
 from tests.worker.running_front import until
 from tests.worker.sources.brokers import LEASE_SECONDS, ProducingBroker, Server, body, received, result, worker
 from tests.worker.sources.servers import nats_server, redis_server
@@ -23,23 +26,52 @@ from tests.worker.sources.servers import nats_server, redis_server
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A running server of a broker, and the class that speaks to it."""
+    """A running server of a broker, and what makes a client of it whose leases last for so many seconds."""
 
     server: Server
-    make: Callable[[BrokerConfig], ProducingBroker]
+    make: Callable[[float], ProducingBroker]
 
     def broker(self, lease_seconds: float = LEASE_SECONDS) -> ProducingBroker:
-        return self.make(BrokerConfig(url=SecretStr(self.server.url), lease_seconds=lease_seconds))
+        return self.make(lease_seconds)
 
 
-@pytest.fixture(params=["redis", "nats"])
+class RedisThroughGateway(RedisBroker):
+    """Producer's side of Redis, and the consumer's side by a gateway before it."""
+
+    def __init__(self, redis_url: str, gateway_url: str, token: str) -> None:
+        super().__init__(BrokerConfig(url=SecretStr(redis_url)))
+        self.workers_side = HttpBroker(BrokerConfig(gateway_url=gateway_url, worker_token=SecretStr(token)))
+        for name in ("connect", "receive", "renew", "finish", "bury", "give_back", "cancelled"):
+            setattr(self, name, getattr(self.workers_side, name))
+
+    async def close(self) -> None:
+        await self.workers_side.close()
+        await super().close()
+
+
+@pytest.fixture(params=["redis", "nats", "gateway"])
 async def kind(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Kind]:
-    if request.param == "redis":
-        async with redis_server(tmp_path / "server") as redis:
-            yield Kind(redis, RedisBroker)
-    else:
-        async with nats_server(tmp_path / "server") as nats:
-            yield Kind(nats, NatsBroker)
+    folder = tmp_path / "server"
+    if request.param == "nats":
+        async with nats_server(folder) as nats:
+            yield Kind(nats, lambda seconds: NatsBroker(_config(nats, seconds)))
+        return
+    async with redis_server(folder) as redis:
+        if request.param == "redis":
+            yield Kind(redis, lambda seconds: RedisBroker(_config(redis, seconds)))
+            return
+        postgres = request.getfixturevalue("postgres")
+        database = postgres.url(postgres.new_database())
+        async with (
+            gateway_server(folder, redis.url, database, BROKER_LEASE_SECONDS=str(LEASE_SECONDS)) as gateway,
+            running_gateway(redis.url, database, broker_lease_seconds=600) as patient,
+        ):
+            urls = {LEASE_SECONDS: gateway.url, 600: str(patient.base_url)}
+            yield Kind(gateway, lambda seconds: RedisThroughGateway(redis.url, urls[seconds], gateway.token))
+
+
+def _config(server: Server, lease_seconds: float) -> BrokerConfig:
+    return BrokerConfig(url=SecretStr(server.url), lease_seconds=lease_seconds)
 
 
 @pytest.fixture

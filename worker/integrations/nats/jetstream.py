@@ -86,6 +86,10 @@ class NatsBroker:
         self._opened: _Opened | None = None
         self._consumer = ""
 
+    @property
+    def lease_seconds(self) -> float:
+        return self._config.lease_seconds
+
     async def connect(self, consumer: str) -> None:
         self._consumer = consumer
         async with self._reached():

@@ -71,6 +71,10 @@ class RedisBroker:
         self._groups: set[JobStream] = set()
         self._server_ahead_ms = 0  # against the clock of this machine
 
+    @property
+    def lease_seconds(self) -> float:
+        return self._config.lease_seconds
+
     async def connect(self, consumer: str) -> None:
         self._consumer = consumer
         with self._translated():

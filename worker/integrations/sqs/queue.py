@@ -82,7 +82,7 @@ class SqsBroker:
                 QueueUrl=self._queue,
                 MaxNumberOfMessages=min(most, MAX_BATCH),
                 WaitTimeSeconds=WAIT_SECONDS,
-                VisibilityTimeout=self._lease_seconds,
+                VisibilityTimeout=self.lease_seconds,
                 AttributeNames=["ApproximateReceiveCount", "SentTimestamp"],
                 MessageAttributeNames=["id", "owner"],
             )
@@ -92,7 +92,7 @@ class SqsBroker:
 
     async def renew(self, receipts: Collection[str]) -> set[str]:
         held = list(receipts)
-        kept = await asyncio.gather(*(self._extended(receipt, self._lease_seconds) for receipt in held))
+        kept = await asyncio.gather(*(self._extended(receipt, self.lease_seconds) for receipt in held))
         return {receipt for receipt, is_kept in zip(held, kept, strict=True) if is_kept}
 
     async def finish(self, job_id: str, receipt: str, result: bytes) -> None:
@@ -172,7 +172,7 @@ class SqsBroker:
     # small parts
 
     @property
-    def _lease_seconds(self) -> int:
+    def lease_seconds(self) -> int:
         return max(1, round(self._config.lease_seconds))
 
     async def _extended(self, receipt: str, seconds: int) -> bool:

@@ -68,4 +68,4 @@ CREATE INDEX jobs_finished ON jobs (finished_ms);
 CREATE INDEX jobs_unfinished ON jobs (number) WHERE finished_ms IS NULL;
 CREATE INDEX webhooks_created ON webhooks (created_ms, id);
 CREATE INDEX webhooks_due ON webhooks (state, next_at_ms);
-INSERT INTO alembic_version (version_num) VALUES ('0011');
+INSERT INTO alembic_version (version_num) VALUES ('0012');

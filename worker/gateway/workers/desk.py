@@ -1,0 +1,192 @@
+"""WorkerDesk: gives jobs to workers that ask for them over HTTP, and takes their results, at the gateway's broker.
+
+A worker has no credentials of the broker: the gateway acts in its name, and each call about a job names it by the
+receipt that the worker got with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import sqlalchemy as sa
+import structlog
+
+from darkroom.worker.concurrency.background_tasks import BackgroundTasks
+from darkroom.worker.errors import ReceiptUnknown
+from darkroom.worker.gateway.job_records import JobRecords
+from darkroom.worker.gateway.workers.brokers import Worker, WorkerBrokers
+from darkroom.worker.gateway.workers.cancellations import Cancellations
+from darkroom.worker.gateway.workers.entries import WorkerEntry
+from darkroom.worker.gateway.workers.receipts import GivenJob, Receipts
+from darkroom.worker.sources.broker import Broker, BrokerUnreachable, Delivery
+from darkroom.worker.storage.database import FACTS
+
+KEY_FACT: Final = "receipt_key"
+KEY_BYTES: Final = 32
+LISTED_SECONDS: Final = 600.0
+"""Seconds for which a node list that was stored is not asked for again; the broker keeps it for a day."""
+
+log = structlog.get_logger("gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class TakenJob:
+    """A job for a worker, with its signed receipt. `is_cancelled`: it is to end before it begins."""
+
+    delivery: Delivery
+    receipt: str
+    is_cancelled: bool
+
+
+class WorkerDesk:
+    """Owner of what a gateway does for workers. Methods raise BrokerUnreachable, and ReceiptUnknown for other jobs."""
+
+    def __init__(self, records: JobRecords, make_broker: Callable[[], Broker], lease_seconds: float) -> None:
+        self.lease_seconds = lease_seconds
+        self._records = records
+        self._brokers = WorkerBrokers(make_broker)
+        self._cancellations = Cancellations(make_broker())
+        self._tasks = BackgroundTasks(_report_failure)
+        self._receipts: Receipts | None = None
+        self._listed_until: dict[str, float] = {}  # node lists at the broker, and when they are to be sent again
+
+    async def close(self) -> None:
+        """Give back what is on its way to workers that have gone, and disconnect."""
+        await self._tasks.close()
+        await self._cancellations.close()
+        await self._brokers.close()
+
+    async def connect(self, worker: Worker) -> None:
+        """Open the connection to the broker in a worker's name."""
+        async with self._brokers.using(worker):
+            pass
+
+    async def take(
+        self, worker: Worker, most: int, models: Sequence[str], seconds: float, gone: Coroutine[Any, Any, None]
+    ) -> list[TakenJob]:
+        """Lease up to `most` jobs to a worker, as soon as there is one; none after this time.
+
+        `gone` is done once the worker has left: what comes for it then is given back.
+        """
+        until = time.monotonic() + seconds
+        leaving = asyncio.create_task(gone)
+        try:
+            while True:
+                receiving = asyncio.ensure_future(self._received(worker, most, models))
+                await asyncio.wait({receiving, leaving}, return_when=asyncio.FIRST_COMPLETED)
+                if leaving.done():
+                    self._tasks.spawn(self._returned(worker, receiving), "gateway-leaving-worker")
+                    return []
+                found = receiving.result()
+                if found or time.monotonic() >= until:
+                    return found
+        finally:
+            leaving.cancel()
+
+    async def give_all_back(self, worker: Worker, taken: Sequence[TakenJob]) -> None:
+        """Give back jobs that do not get to their worker."""
+        async with self._brokers.using(worker) as broker:
+            for job in taken:
+                await broker.give_back(job.delivery.receipt)
+
+    async def renew(self, worker: Worker, receipts: Collection[str]) -> set[str]:
+        """Extend leases and return the receipts that are still the worker's."""
+        sealer = await self._sealer()
+        given = {text: found for text in receipts if (found := sealer.opened(worker.name, text)) is not None}
+        async with self._brokers.using(worker) as broker:
+            ours = await broker.renew({found.receipt for found in given.values()})
+        return {text for text, found in given.items() if found.receipt in ours}
+
+    async def finish(self, worker: Worker, receipt: str, result: bytes) -> None:
+        """Store a result, unless the job has one, and remove the job. The same again changes nothing."""
+        given = await self._given(worker, receipt)
+        async with self._brokers.using(worker) as broker:
+            await broker.finish(given.job_id, given.receipt, result)
+
+    async def bury(self, worker: Worker, receipt: str, body: bytes, reason: str, result: bytes) -> None:
+        """Finish a job that no worker can run, and keep its message among the dead letters."""
+        given = await self._given(worker, receipt)
+        async with self._brokers.using(worker) as broker:
+            await broker.bury(Delivery(given.job_id, body, given.receipt), reason, result)
+
+    async def give_back(self, worker: Worker, receipt: str) -> bool:
+        """End a lease now. Returns False if the broker has lost the job."""
+        given = await self._given(worker, receipt)
+        async with self._brokers.using(worker) as broker:
+            return await broker.give_back(given.receipt)
+
+    async def publish(self, worker: Worker, receipt: str, event: Mapping[str, Any]) -> None:
+        """Publish progress of a job to those that follow it."""
+        given = await self._given(worker, receipt)
+        async with self._brokers.using(worker) as broker:
+            await broker.publish(given.job_id, json.dumps(event, separators=(",", ":")).encode())
+
+    async def cancelled(self, worker: Worker, receipts: Collection[str], seconds: float) -> set[str]:
+        """Return the receipts of cancelled jobs as soon as there is one, none after this time."""
+        sealer = await self._sealer()
+        jobs = {text: found.job_id for text in receipts if (found := sealer.opened(worker.name, text)) is not None}
+        cancelled = await self._cancellations.wait(jobs.values(), seconds)
+        return {text for text, job_id in jobs.items() if job_id in cancelled}
+
+    async def announce(self, worker: Worker, entry: WorkerEntry, lists: Mapping[str, bytes]) -> list[str]:
+        """Announce a worker; return the node lists of its entry that are to be sent along, if there are any.
+
+        `lists` are by their digests, which have been checked.
+        """
+        now = time.monotonic()
+        lacking = [name for name in entry.lists if name not in lists and now > self._listed_until.get(name, 0.0)]
+        if not lacking:
+            async with self._brokers.using(worker) as broker:
+                await broker.announce(entry.as_bytes(worker.name), lists)
+            kept = {name: until for name, until in self._listed_until.items() if until > now}
+            self._listed_until = kept | dict.fromkeys(lists, now + LISTED_SECONDS)
+        return lacking
+
+    async def _received(self, worker: Worker, most: int, models: Sequence[str]) -> list[TakenJob]:
+        sealer = await self._sealer()
+        async with self._brokers.using(worker) as broker:
+            deliveries = await broker.receive(most, models)
+            cancelled = await broker.cancelled([one.job_id for one in deliveries]) if deliveries else set()
+        return [
+            TakenJob(
+                delivery,
+                sealer.sealed(worker.name, GivenJob(delivery.job_id, delivery.receipt)),
+                delivery.job_id in cancelled,
+            )
+            for delivery in deliveries
+        ]
+
+    async def _returned(self, worker: Worker, receiving: asyncio.Future[list[TakenJob]]) -> None:
+        """Give back what comes for a worker that has left. What fails here comes back when its lease runs out."""
+        try:
+            await self.give_all_back(worker, await receiving)
+        except BrokerUnreachable as error:
+            log.warning("jobs of a worker that left wait for their leases", worker=worker.name, reason=str(error))
+
+    async def _given(self, worker: Worker, receipt: str) -> GivenJob:
+        given = (await self._sealer()).opened(worker.name, receipt)
+        if given is None:
+            raise ReceiptUnknown("receipt: of no job that was given to this worker")
+        return given
+
+    async def _sealer(self) -> Receipts:
+        """Return the signer with the key of all gateways, made by the first one. Raises DatabaseUnreachable."""
+        if self._receipts is None:
+            self._receipts = Receipts(bytes.fromhex(await self._records.run(_read_key)))
+        return self._receipts
+
+
+def _read_key(connection: sa.Connection) -> str:
+    made = sa.text("INSERT INTO facts (name, value) VALUES (:name, :value) ON CONFLICT (name) DO NOTHING")
+    connection.execute(made, {"name": KEY_FACT, "value": secrets.token_hex(KEY_BYTES)})
+    return str(connection.execute(sa.select(FACTS.c.value).where(FACTS.c.name == KEY_FACT)).scalar())
+
+
+def _report_failure(task: asyncio.Task[None], error: BaseException) -> None:
+    log.error("gateway task failed", task=task.get_name(), exc_info=error)

@@ -1,0 +1,123 @@
+"""WorkerTokens: the tokens by which workers ask a gateway for jobs. The database has their SHA-256 digests alone."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import OrderedDict
+from hashlib import sha256
+from typing import Final
+
+import sqlalchemy as sa
+from pydantic import BaseModel
+
+from darkroom.worker.errors import Problem, RequestRejected, WorkerTokenNotFound, WrongKey
+from darkroom.worker.gateway.job_records import JobRecords
+from darkroom.worker.settings.api_keys import NAME
+
+PREFIX: Final = "worker-"
+SECRET_BYTES: Final = 32
+FRESH_SECONDS: Final = 2.0
+"""Seconds for which a token that was found is not looked up again: so long a revoked one is good."""
+
+MAX_KNOWN: Final = 10_000
+SEEN_MS: Final = 60_000  # between two notes that a token is used
+
+TOKENS: Final = sa.table(
+    "worker_tokens",
+    sa.column("name", sa.Text),
+    sa.column("digest", sa.Text),
+    *(sa.column(name, sa.BigInteger) for name in ("made_ms", "seen_ms", "revoked_ms")),
+)
+MAKE: Final = sa.text(
+    "INSERT INTO worker_tokens AS held (name, digest, made_ms) VALUES (:name, :digest, :now_ms) "
+    "ON CONFLICT (name) DO UPDATE SET digest = excluded.digest, made_ms = excluded.made_ms, seen_ms = NULL, "
+    "revoked_ms = NULL WHERE held.revoked_ms IS NOT NULL RETURNING name"
+)
+
+
+class WorkerToken(BaseModel):
+    """A token as it is listed, without its secret."""
+
+    name: str
+    made_ms: int
+    """Time at which it was made, in milliseconds since 1970."""
+
+    seen_ms: int | None = None
+    """Time of its last use, to a minute; null for none."""
+
+    revoked_ms: int | None = None
+    """Time at which it was revoked; null while it is good."""
+
+
+class WorkerTokens:
+    """Tokens in the schema of all gateways. Every method raises DatabaseUnreachable."""
+
+    def __init__(self, records: JobRecords) -> None:
+        self._records = records
+        self._known: OrderedDict[str, tuple[str, float]] = OrderedDict()  # names by digest, when they were looked up
+
+    async def make(self, name: str) -> str:
+        """Make a token and return its secret, which is nowhere else. Raises RequestRejected for a name in use."""
+        if not NAME.fullmatch(name):
+            message = "name: not usable; expected 1 to 64 letters, digits and . _ -"
+            raise RequestRejected([Problem(message, field="name")])
+        secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
+        values = {"name": name, "digest": _digest(secret), "now_ms": _now_ms()}
+        if await self._records.run(lambda connection: connection.execute(MAKE, values).scalar()) is None:
+            message = f"name: {name} is in use; expected another one, or revoke that token first"
+            raise RequestRejected([Problem(message, field="name", type="name_taken")])
+        return secret
+
+    async def listed(self) -> list[WorkerToken]:
+        """Return all tokens by name, those that were revoked among them."""
+        query = sa.select(TOKENS.c.name, TOKENS.c.made_ms, TOKENS.c.seen_ms, TOKENS.c.revoked_ms)
+        rows = await self._records.run(lambda connection: connection.execute(query.order_by(TOKENS.c.name)).all())
+        return [WorkerToken.model_validate(row._asdict()) for row in rows]
+
+    async def revoke(self, name: str) -> None:
+        """End a token: requests with it are refused, here at once and at other gateways within two seconds.
+
+        Raises WorkerTokenNotFound for one that is not there or was revoked before.
+        """
+        is_it = sa.and_(TOKENS.c.name == name, TOKENS.c.revoked_ms.is_(None))
+        revoked = sa.update(TOKENS).where(is_it).values(revoked_ms=_now_ms())
+        num = await self._records.run(lambda connection: connection.execute(revoked).rowcount)
+        self._known.clear()
+        if not num:
+            raise WorkerTokenNotFound(f"No worker token {name[:64]!r} is in use")
+
+    async def name_of(self, secret: str, *, is_fresh: bool = False) -> str:
+        """Return the name of a token. `is_fresh`: looked up now. Raises WrongKey for one that is unknown or revoked."""
+        digest = _digest(secret)
+        known = self._known.get(digest)
+        if known is not None and not is_fresh and time.monotonic() - known[1] < FRESH_SECONDS:
+            return known[0]
+        name = await self._records.run(lambda connection: _found(connection, digest))
+        if name is None:
+            self._known.pop(digest, None)
+            raise WrongKey("Authorization: this worker token is unknown or was revoked")
+        self._known[digest] = name, time.monotonic()
+        self._known.move_to_end(digest)
+        if len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)
+        return name
+
+
+def _found(connection: sa.Connection, digest: str) -> str | None:
+    is_it = sa.and_(TOKENS.c.digest == digest, TOKENS.c.revoked_ms.is_(None))
+    row = connection.execute(sa.select(TOKENS.c.name, TOKENS.c.seen_ms).where(is_it)).one_or_none()
+    if row is None:
+        return None
+    now_ms = _now_ms()
+    if row.seen_ms is None or now_ms - row.seen_ms > SEEN_MS:
+        connection.execute(sa.update(TOKENS).where(is_it).values(seen_ms=now_ms))
+    return str(row.name)
+
+
+def _digest(secret: str) -> str:
+    return sha256(secret.encode(errors="surrogatepass")).hexdigest()
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
