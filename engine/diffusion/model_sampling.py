@@ -69,6 +69,23 @@ class Edm(VPrediction):
         return model_input * self.sigma_data**2 / variance + model_output * sigma * self.sigma_data / variance**0.5
 
 
+class UnscaledV(Eps):
+    """The network predicts v of an input of the variance-preserving form, which it takes as it is (CogVideoX).
+
+    Samplers whose x is of the variance-exploding form do not scale it for such a network either, as in ComfyUI.
+    """
+
+    def calculate_input(self, sigma: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        return noise
+
+    def calculate_denoised(
+        self, sigma: torch.Tensor, model_output: torch.Tensor, model_input: torch.Tensor
+    ) -> torch.Tensor:
+        sigma = reshape_sigma(sigma, model_output.ndim)
+        deviation = (sigma**2 + 1.0) ** 0.5
+        return model_input / deviation - model_output * sigma / deviation
+
+
 class X0(Eps):
     """The network predicts the clean latent."""
 
@@ -231,6 +248,10 @@ class EpsDiscrete(DiscreteSchedule, Eps):
 
 class VDiscrete(DiscreteSchedule, VPrediction):
     """A network of trained timesteps that predicts v."""
+
+
+class UnscaledVDiscrete(DiscreteSchedule, UnscaledV):
+    """A network of trained timesteps that predicts v of an input that it takes as it is."""
 
 
 class EdmContinuous(ContinuousEdmSchedule, Edm):

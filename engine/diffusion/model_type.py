@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from enum import Enum
 
-from darkroom.engine.diffusion.model_sampling import ContinuousEdmSchedule, ContinuousVSchedule, Edm, VPrediction
+from darkroom.engine.diffusion.model_sampling import (
+    ContinuousEdmSchedule,
+    ContinuousVSchedule,
+    Edm,
+    UnscaledV,
+    VPrediction,
+)
 from darkroom.engine.diffusion.model_sampling_variants import (
     CascadeSchedule,
     CosmosFlow,
@@ -29,6 +35,7 @@ class ModelType(Enum):
     IMG_TO_IMG = 9
     FLOW_COSMOS = 10
     IMG_TO_IMG_FLOW = 11
+    V_PREDICTION_DDPM = 12
 
 
 # The first row whose classes all fit decides: derived classes come before their bases.
@@ -37,6 +44,7 @@ PARTS: tuple[tuple[ModelType, tuple[type, ...]], ...] = (
     (ModelType.IMG_TO_IMG_FLOW, (ImageToImageFlow,)),
     (ModelType.FLUX, (RectifiedFlow, FluxSchedule)),
     (ModelType.FLOW, (RectifiedFlow,)),
+    (ModelType.V_PREDICTION_DDPM, (UnscaledV,)),
     (ModelType.IMG_TO_IMG, (ImageToImage,)),
     (ModelType.STABLE_CASCADE, (CascadeSchedule,)),
     (ModelType.EDM, (Edm,)),

@@ -74,7 +74,6 @@ LATER_NETWORKS: tuple[LaterNetwork, ...] = (
     ),
     LaterNetwork("Hunyuan3D 2.1", ("t_embedder.mlp.2.weight", "blocks.0.attn1.k_norm.weight"), ("mlp_t5.0.weight",)),
     LaterNetwork("TripoSplat", ("cam_out_layer.weight", "repo_layers.0.final_map.weight")),
-    LaterNetwork("CogVideoX", ("blocks.0.norm1.linear.weight", "patch_embed.proj.weight")),
     LaterNetwork("Wan of another type", (WAN_LAST,), types=WAN_TYPES),
     LaterNetwork("Stable Audio 3", (AUDIO_ROTATION, "transformer.layers.0.self_attn.q_norm.gamma")),
     LaterNetwork("YuE 2", ("vae2llm.weight", "llm2vae.weight", "latent_pos_embed.pe")),
@@ -85,7 +84,6 @@ LATER_NETWORKS: tuple[LaterNetwork, ...] = (
 DECODER = "the VAE"
 SOUND_DECODER = "the decoder of audio"
 LATER_PARTS: tuple[LaterNetwork, ...] = (
-    LaterNetwork("CogVideoX", ("decoder.mid_block.resnets.0.norm1.norm_layer.weight",), part=DECODER),
     LaterNetwork("Stable Audio 3", ("decoder.layers.3.transformers.0.pre_norm.alpha",), part=SOUND_DECODER),
     LaterNetwork("TripoSplat", ("gs.base_offset_scale", "octree.out_proj.weight"), part=DECODER),
     LaterNetwork("NewBie", ("encoder.layers.0.mixer.Wqkv.weight",), part="Jina CLIP 2, a text encoder"),

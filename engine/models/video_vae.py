@@ -300,13 +300,14 @@ class VideoVae(Vae):
         """Return the latents of videos; those of a network that takes them in pieces reach the device one by one."""
         if not hasattr(self.first_stage_model, "encoded_from_pieces"):
             return super()._encode_on_device(network, pixels)
-        at_once = self.first_stage_model.frames_encoded_at_once
-        latents: torch.Tensor = network.encoded_from_pieces(self._pieces_on_device(pixels, at_once))
+        latents: torch.Tensor = network.encoded_from_pieces(self._pieces_on_device(pixels))
         return latents
 
-    def _pieces_on_device(self, videos: torch.Tensor, at_once: int) -> Iterator[torch.Tensor]:
-        """Yield the frames [B, 3, f, H, W] of videos on the device, so many at a time."""
-        for piece in torch.split(videos, at_once, dim=2):
+    def _pieces_on_device(self, videos: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield the frames [B, 3, f, H, W] of videos on the device, as many at a time as the network encodes."""
+        own = getattr(self.first_stage_model, "encoded_pieces", None)
+        sizes = self.first_stage_model.frames_encoded_at_once if own is None else own(videos.shape[2])
+        for piece in torch.split(videos, sizes, dim=2):
             yield self.process_input(piece).to(self.device, self.vae_dtype)
 
     def _decode_bytes_at_once(self, shape: tuple[int, ...], at_once: int | None = None) -> int:

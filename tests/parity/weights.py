@@ -132,6 +132,7 @@ FAMILY_RULES = (
         gain=0.6,
     ),
     Rule(r"(\.|:)(modulation|scale_shift_table|positional_encoding|register_tokens|pos_embed)$", deviation=0.4),
+    Rule(r"^cogvideox\w*:patch_embed\.pos_embedding$", deviation=0.4),
     Rule(r"distilled_guidance_layer\.out_proj\.weight$", gain=0.5),
     Rule(r"(final_layer\.linear|proj_out|head\.head|final_linear)\.weight$", gain=0.7),
     # autoencoders

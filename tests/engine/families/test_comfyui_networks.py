@@ -115,6 +115,9 @@ HERE: Mapping[str, tuple[str, str]] = {
     "JoyImage": ("joyimage", ""),
     "Boogu": ("boogu", ""),
     "Lens": ("lens", ""),
+    "CogVideoX_T2V": ("cogvideox", ""),
+    "CogVideoX_I2V": ("cogvideox", "image"),
+    "CogVideoX_Inpaint": ("cogvideox", "inpaint"),
     "SeedVR2": ("seedvr2", ""),
     "SeedVR2 7B": ("seedvr2", "7b"),
 }
@@ -128,9 +131,6 @@ REFUSED: Mapping[str, str] = {
     "PixelDiTT2I": "PixelDiT",
     "Hunyuan3Dv2_1": "Hunyuan3D 2.1",
     "TripoSplat": "TripoSplat",
-    "CogVideoX_T2V": "CogVideoX",
-    "CogVideoX_I2V": "CogVideoX",
-    "CogVideoX_Inpaint": "CogVideoX",
     "DepthAnything3": "Depth Anything 3",
 }
 # Tensors that files have beside those of the network, and those that it takes from elsewhere in the file.

@@ -22,6 +22,7 @@ from darkroom.engine.families.aura_flow.transformer import AuraFlowConfig, AuraF
 from darkroom.engine.families.boogu.transformer import BooguConfig, BooguTransformer
 from darkroom.engine.families.chroma.transformer import ChromaConfig, ChromaTransformer
 from darkroom.engine.families.chroma_radiance.transformer import ChromaRadianceConfig, ChromaRadianceTransformer
+from darkroom.engine.families.cogvideox.transformer import CogVideoXConfig, CogVideoXTransformer
 from darkroom.engine.families.cosmos1.transformer import Cosmos1Config, Cosmos1Transformer
 from darkroom.engine.families.cosmos_predict2.transformer import CosmosPredict2Config, CosmosPredict2Transformer
 from darkroom.engine.families.ernie_image.transformer import ErnieImageConfig, ErnieImageTransformer
@@ -245,6 +246,9 @@ KANDINSKY5 = Kandinsky5Config(
     hidden_size=128, intermediate_size=96, time_dim=32, num_text_blocks=1, num_visual_blocks=2, head_dim=64,
     context_dim=24, label_dim=16,
 )  # fmt: skip
+COGVIDEOX = CogVideoXConfig(
+    hidden_size=128, num_layers=2, intermediate_size=96, time_embed_dim=48, text_dim=24, in_channels=4, out_channels=4,
+)  # fmt: skip
 SPEECH = HumoConfig(**WAN, speech_dim=8, speech_inner=16, speech_width=24)
 AUDIO = WanS2vConfig(**WAN, audio_layers=2, audio_dim=8, num_audio_blocks=1, control_channels=4)
 
@@ -317,6 +321,14 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         lambda: HunyuanVideoTransformer(HunyuanVideoConfig(**REFINED, patch=(1, 1, 1), in_channels=8, out_channels=8)),
         _of((8, 2, 2, 3), 32, 1000.0, {}),
         ("hunyuan_image_refiner",),
+    ),
+    "cogvideox": SmallTransformer(
+        lambda: CogVideoXTransformer(replace(COGVIDEOX, offset_dim=48)),
+        _video(4, 24, 1000.0, ofs=lambda drawn: torch.full((BATCH,), 2.0)),
+        ("cogvideox",),
+    ),
+    "cogvideox of one frame a patch": SmallTransformer(
+        lambda: CogVideoXTransformer(replace(COGVIDEOX, patch_frames=1)), _video(4, 24, 1000.0)
     ),
     "kandinsky5": SmallTransformer(
         lambda: Kandinsky5Transformer(KANDINSKY5),

@@ -22,6 +22,7 @@ PARTS: dict[ModelType, tuple[type, type]] = {
     ModelType.V_PREDICTION_CONTINUOUS: (levels.ContinuousVSchedule, levels.VPrediction),
     ModelType.EDM: (levels.ContinuousEdmSchedule, levels.Edm),
     ModelType.IMG_TO_IMG: (levels.DiscreteSchedule, variants.ImageToImage),
+    ModelType.V_PREDICTION_DDPM: (levels.DiscreteSchedule, levels.UnscaledV),
     ModelType.IMG_TO_IMG_FLOW: (levels.DiscreteSchedule, variants.ImageToImageFlow),
 }
 """Schedule and prediction of the kinds whose settings a `model_config` gives."""
