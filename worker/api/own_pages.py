@@ -19,7 +19,12 @@ from darkroom.worker.errors import RouteNotFound
 router = APIRouter(include_in_schema=False)
 
 FOLDER: Final = "page"
-MEDIA_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+MEDIA_TYPES: Final = {
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+}
 
 
 @router.get("/", response_class=HTMLResponse)

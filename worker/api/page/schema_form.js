@@ -1,61 +1,29 @@
-/** A form made from a modifier's JSON schema. */
+/** A form of fields (`fields.js`): what was filled in, and the problems at their fields. */
 
+import { inputOf, randomSeed, valueOf, withDie } from "./controls.js";
 import { make } from "./dom.js";
+import { RANDOM } from "./fields.js";
 import { ImageField } from "./image_field.js";
 
-const MAIN = ["prompt", "negative_prompt", "width", "height", "steps", "seed", "ckpt_name"];
-const RANDOM = "__RANDOM_INT__";
-const MAX_RANDOM = 2 ** 32;
+const PREFIXES = /^input\.(modifications|overrides|inputs)\./;
 
-const WORDS = { ckpt: "checkpoint", cfg: "CFG", clip: "CLIP", controlnet: "ControlNet", lora: "LoRA", unet: "UNet", vae: "VAE" };
-
-/** Return a parameter's name in words: `ckpt_name` is "Checkpoint". */
-function labelOf(name) {
-  const words = name.replace(/(.)_name$/, "$1").split("_").map((word) => WORDS[word] ?? word);
-  return words.join(" ").replace(/^./, (letter) => letter.toUpperCase());
-}
-
-/** Return the facts of a property that a control needs. */
-function described(name, property, isRequired) {
-  const kinds = [property, ...(property.anyOf ?? [])];
-  const first = (key) => kinds.map((kind) => kind[key]).find((value) => value !== undefined);
-  const types = new Set(kinds.map((kind) => kind.type).filter(Boolean));
-  const isNumber = types.has("integer") || types.has("number");
-  return {
-    name,
-    isRequired,
-    label: labelOf(name),
-    about: property.description ?? "",
-    choices: first("enum") ?? [],
-    isSeed: kinds.some((kind) => kind.const === RANDOM),
-    isNumber,
-    isWhole: !types.has("number"),
-    isBoolean: types.has("boolean"),
-    isText: !isNumber && /(^|_)(prompt|text)$|^(subject|description)$/.test(name),
-    mayBeJson: types.has("array") || types.has("object") || kinds.some((kind) => kind.$ref),
-    media: property.contentMediaType ?? null,
-    minimum: first("minimum"),
-    maximum: first("maximum"),
-    initial: property.default === RANDOM ? "" : (property.default ?? ""),
-  };
-}
-
-/** The controls of one modifier. `values` and `files` are what a request has of them. */
+/** The controls of one form. `values` and `files` are what a request has of them. */
 export class SchemaForm {
-  constructor(modifier) {
-    this.modifier = modifier;
+  constructor(name, fields) {
+    this.name = name;
+    this.fields = fields;
     this.controls = new Map();
-    const required = new Set(modifier.schema.required ?? []);
-    const fields = Object.entries(modifier.schema.properties).map(([name, property]) =>
-      described(name, property, required.has(name)),
-    );
-    const isMain = (field) => field.isRequired || field.media || MAIN.includes(field.name);
-    const order = (field) => (field.media ? 0 : 1 + (MAIN.indexOf(field.name) + 1 || 99));
-    const main = fields.filter(isMain).sort((one, other) => order(one) - order(other));
-    const rest = fields.filter((field) => !isMain(field));
-    const more = make("details", {}, make("summary", {}, `More (${rest.length})`), this.#grid(rest));
-    this.element = make("div", {}, this.#grid(main), rest.length ? more : null);
-    this.more = more;
+    const main = fields.filter((field) => field.isMain);
+    const rest = fields.filter((field) => !field.isMain);
+    this.more = make("details", {}, make("summary", {}, `More (${rest.length})`), this.#groups(rest));
+    this.element = make("div", {}, this.#grid(main), rest.length ? this.more : null);
+  }
+
+  /** Return the fields below the titles of their nodes. */
+  #groups(fields) {
+    const groups = Map.groupBy ? Map.groupBy(fields, (field) => field.group) : grouped(fields);
+    return [...groups].map(([title, found]) =>
+      title ? make("fieldset", {}, make("legend", {}, title), this.#grid(found)) : this.#grid(found));
   }
 
   #grid(fields) {
@@ -71,38 +39,38 @@ export class SchemaForm {
     input.title = field.about;
     input.addEventListener("input", () => this.#complain(field.name, ""));
     this.controls.set(field.name, { field, control, input, note });
-    const isWide = field.media || field.isText;
+    if (field.media && field.initial) control.fill(field.initial);
+    const isWide = field.media || field.isText || field.isList;
     const label = make("label", { htmlFor: id, title: field.about }, field.label, field.isRequired ? " *" : "");
-    return make("div", { className: isWide ? "field wide" : "field" }, label,
-      control instanceof ImageField ? control.element : control, note);
+    const shown = control instanceof ImageField ? control.element : field.isSeed ? withDie(control) : control;
+    return make("div", { className: isWide ? "field wide" : "field" }, label, shown, note);
   }
 
-  /** Fill the controls; names that the modifier does not have are skipped. */
+  /** Fill the controls; names that the form does not have are skipped. */
   fill(values) {
     for (const [name, value] of Object.entries(values)) {
       const { control, field } = this.controls.get(name) ?? {};
       if (control instanceof ImageField) control.fill(value);
       else if (control?.type === "checkbox") control.checked = Boolean(value);
       else if (control) control.value = value === RANDOM ? "" : typeof value === "object" ? JSON.stringify(value) : value;
-      if (control && !field.isRequired && !MAIN.includes(name) && value !== field.initial) this.more.open = true;
+      if (control && !field.isMain && value !== field.initial) this.more.open = true;
     }
   }
 
-  /** Return the modifications: every seed is drawn here, so that the page can name it. Images are left out. */
+  /** Return the values that differ from the initial ones: every seed is drawn here, so that the page can name it.
+   * Images are left out. */
   values() {
     const found = {};
     for (const [name, { field, control }] of this.controls) {
       if (control instanceof ImageField) {
-        if (control.address) found[name] = control.address;
-        continue;
-      }
-      if (field.isBoolean) {
+        if (control.address && control.address !== String(field.initial)) found[name] = control.address;
+      } else if (field.isBoolean) {
         if (control.checked !== Boolean(field.initial)) found[name] = control.checked;
-        continue;
+      } else {
+        const text = field.isText && field.keepsEmpty ? control.value : control.value.trim();
+        if (field.isSeed && text === "") found[name] = randomSeed();
+        else if (isChanged(field, text)) found[name] = valueOf(field, text);
       }
-      const text = control.value.trim();
-      if (field.isSeed) found[name] = text ? numberOf(text) : Math.floor(Math.random() * MAX_RANDOM);
-      else if (text !== "" && (field.isText || text !== String(field.initial))) found[name] = valueOf(field, text);
     }
     return found;
   }
@@ -116,19 +84,37 @@ export class SchemaForm {
     return found;
   }
 
+  /** Put files into their fields. */
+  choose(files) {
+    for (const [name, file] of Object.entries(files)) this.controls.get(name)?.control.choose?.(file);
+  }
+
+  /** Empty the seeds that are still the workflow's, so that the next run has another one. */
+  rollSeeds() {
+    for (const { field, control } of this.controls.values()) {
+      if (field.isSeed && control.value === String(field.initial)) control.value = "";
+    }
+  }
+
   /** Mark the fields that problems name, and move to the first. Returns the problems of no field. */
   mark(problems) {
     const others = [];
     let first = null;
     for (const problem of problems) {
-      const name = (problem.field ?? "").replace(/^input\.modifications\./, "").split(".")[0];
-      if (!this.controls.has(name)) others.push(problem);
+      const name = this.#named(problem);
+      if (name === null) others.push(problem);
       else first = this.#complain(name, problem.message) ?? first ?? name;
     }
     const { input, field } = this.controls.get(first) ?? {};
-    if (field && !field.isRequired && !MAIN.includes(first)) this.more.open = true;
+    if (field && !field.isMain) this.more.open = true;
     input?.focus();
     return others;
+  }
+
+  #named(problem) {
+    const name = (problem.field ?? "").replace(PREFIXES, "");
+    const names = [name, name.split(".")[0], `${problem.node_id}.${problem.field}`];
+    return names.find((one) => this.controls.has(one)) ?? null;
   }
 
   /** Return the problems that can be seen without the worker: required fields that are empty. */
@@ -137,7 +123,7 @@ export class SchemaForm {
       control instanceof ImageField ? !control.file && !control.address : control.value.trim() === "";
     return [...this.controls.values()]
       .filter((entry) => entry.field.isRequired && isEmpty(entry))
-      .map(({ field }) => ({ field: `input.modifications.${field.name}`, message: "is needed" }));
+      .map(({ field }) => ({ field: `input.modifications.${field.name}`, message: `${field.label} is needed.` }));
   }
 
   clearProblems() {
@@ -153,44 +139,14 @@ export class SchemaForm {
   }
 }
 
-function inputOf(field, id) {
-  const shared = { id, name: field.name, required: field.isRequired };
-  if (field.isBoolean) return make("input", { ...shared, type: "checkbox", checked: Boolean(field.initial) });
-  if (field.choices.length) {
-    const known = field.choices.map(String);
-    const isKnown = known.includes(String(field.initial));
-    const open = make("option", { value: "" }, field.isRequired ? "choose one" : "as suits");
-    const options = known.map((value) => make("option", { value }, value));
-    const select = make("select", shared, isKnown ? options : [open, ...options]);
-    select.value = isKnown ? String(field.initial) : "";
-    return select;
-  }
-  if (field.isText) return make("textarea", { ...shared, rows: field.isRequired ? 3 : 2, value: field.initial });
-  if (field.isSeed) return make("input", { ...shared, inputMode: "numeric", placeholder: "random", value: "" });
-  if (field.isNumber) {
-    const step = field.isWhole ? 1 : "any";
-    return make("input", {
-      ...shared, type: "number", min: field.minimum, max: field.maximum, step, value: field.initial,
-    });
-  }
-  const initial = typeof field.initial === "object" ? JSON.stringify(field.initial) : field.initial;
-  return make("input", { ...shared, type: "text", spellcheck: false, value: initial });
+/** Return true for a text that differs from the initial one, or that a request names in any case. */
+function isChanged(field, text) {
+  if (field.keepsEmpty) return text !== String(field.initial).replaceAll("\r\n", "\n") && (text !== "" || field.isText || !field.isNumber);
+  return text !== "" && (field.isSeed || field.isText || text !== String(field.initial));
 }
 
-function valueOf(field, text) {
-  if (field.isNumber) return numberOf(text);
-  if (field.mayBeJson && /^[[{]/.test(text)) {
-    try {
-      return JSON.parse(text);
-    } catch {
-      return text; // the worker says what is wrong with it
-    }
-  }
-  return text;
-}
-
-/** Return a number, or its text where JavaScript would round it. */
-function numberOf(text) {
-  const number = Number(text);
-  return Number.isNaN(number) || Math.abs(number) > Number.MAX_SAFE_INTEGER ? text : number;
+function grouped(fields) {
+  const groups = new Map();
+  for (const field of fields) groups.set(field.group, [...(groups.get(field.group) ?? []), field]);
+  return groups;
 }

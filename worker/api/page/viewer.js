@@ -52,7 +52,7 @@ export class Viewer {
       }, words);
     const facts = [
       ["Made by", entry.modifier],
-      ...Object.entries(entry.modifications ?? {}).map(([name, value]) => [name.replaceAll("_", " "), wordsOf(value)]),
+      ...Object.entries(entry.modifications ?? {}).map(([name, value]) => [entry.labels?.[name]?.toLowerCase() ?? name.replaceAll("_", " "), wordsOf(value)]),
       ["Time", duration((result.timings?.total_ms ?? 0) / 1000)],
       ["File", output.filename],
       ["Id", entry.id],

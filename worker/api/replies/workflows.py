@@ -20,6 +20,7 @@ class FormEntry(Reply):
     """An input of a node, as a field of a form. `target` names it in `overrides`."""
 
     target: str
+    also: list[str] = Field(description="Further targets of its value: prompts with the same text.")
     node_id: str
     input: str
     class_type: str

@@ -6,8 +6,8 @@ input on no way, is a negative one. Other roles are read from what a node declar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from darkroom.contract.graph.facts import Facts
@@ -72,9 +72,13 @@ class FormField:
     is_main: bool = True
     """False: folded in, below the fields that most people change."""
 
+    also: tuple[Place, ...] = ()
+    """Further inputs that its value is for: those of prompts with the same text."""
+
     def as_json(self) -> dict[str, Any]:
         return {
             "target": self.place.target,
+            "also": [place.target for place in self.also],
             "node_id": self.place.node_id,
             "input": self.place.input_name,
             "class_type": self.class_type,
@@ -113,13 +117,32 @@ def form_of(
     """Return the form of a prompt in API format; `named` are the inputs of its page's app mode, which come first."""
     reading = _Reading(prompt, object_info)
     chosen = {places[0]: name for name, places in (named or {}).items() if places}
-    found = [item for node_id in prompt for item in reading.fields(node_id, chosen)]
+    found = _merged([item for node_id in prompt for item in reading.fields(node_id, chosen)], named or {})
     rank = {place: number for number, place in enumerate(chosen)}
     found.sort(key=lambda item: (not item.is_main, rank.get(item.place, len(rank)), ORDER.index(item.role)))
     kept = found[:MAX_FIELDS]
     used = {item.choices for item in kept}
     choices = {name: values for name, values in reading.choices.items() if name in used}
     return WorkflowForm(tuple(kept), choices, len(found) - len(kept))
+
+
+def _merged(fields: Sequence[FormField], named: Mapping[str, tuple[Place, ...]]) -> list[FormField]:
+    """Return the fields with those of one text in one: of an app mode's input, of prompts that are the same.
+
+    Networks with several text encoders, and refiners, get the same prompt by several nodes.
+    """
+    first: dict[object, Place] = {}
+    names = {place: name for name, places in named.items() for place in places}
+    also: dict[Place, list[Place]] = {}
+    for item in fields:
+        name = names.get(item.place)
+        is_text = item.role in ("prompt", "negative_prompt")
+        same: object = name or (item.role, item.schema["default"]) if name or (is_text and not named) else item.place
+        place = first.setdefault(same, named[name][0] if name else item.place)
+        if place != item.place:
+            also.setdefault(place, []).append(item.place)
+    others = {place for places in also.values() for place in places}
+    return [replace(item, also=tuple(also.get(item.place, ()))) for item in fields if item.place not in others]
 
 
 class _Reading:
@@ -144,14 +167,15 @@ class _Reading:
         declared = {item.name: item for item in spec.inputs if item.section != "hidden"}
         given = object_at(node, "_meta").get("title")
         usual = spec.display_name or class_type
-        title = given if isinstance(given, str) and given else usual
+        is_titled = isinstance(given, str) and given not in ("", usual, class_type)
+        title = str(given) if is_titled else usual
         for name in (*(name for name in declared if name in values), *(key for key in values if key not in declared)):
             value = values[name]
             if is_link(value) or isinstance(value, dict | list) or value is None:
                 continue
             item = declared.get(name) or InputSpec(name, _type_of(value))
             place = Place(node_id, name)
-            yield self._field(place, class_type, title, title != usual, item, value, chosen)
+            yield self._field(place, class_type, title, is_titled, item, value, chosen)
 
     def _field(
         self,

@@ -102,3 +102,11 @@ def test_links_and_unknown_classes_are_no_fields_and_the_number_of_fields_is_bou
     }
     form = form_of(many, object_info)
     assert (len(form.fields), form.num_left_out) == (MAX_FIELDS, 5)
+
+
+def test_prompts_with_the_same_text_are_one_field(prompt: dict[str, Any], object_info: dict[str, Any]) -> None:
+    prompt["12"] = {"class_type": "CLIPTextEncode", "inputs": dict(prompt["2"]["inputs"])}
+    prompt["13"] = {"class_type": "KSampler", "inputs": {"positive": ["12", 0], "negative": ["3", 0], "seed": 4}}
+    fields = by_target(prompt, object_info)
+    assert [place.target for place in fields["2.text"].also] == ["12.text"]
+    assert "12.text" not in fields and "13.seed" in fields

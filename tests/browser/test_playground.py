@@ -1,0 +1,143 @@
+"""Any workflow on the worker's own page: dropped, filled in, priced, run, and kept under a name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from tests.browser.visitor import Visitor, visitor
+from tests.flow.running_worker import RunningWorker
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "workflow" / "workflow.json"
+APPLE = "a red apple on a blue background"
+NOISE: dict[str, Any] = {
+    "1": {"class_type": "EmptyImage", "inputs": {"width": 16, "height": 16, "batch_size": 2, "color": 255}},
+    "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "blue"}},
+}
+
+
+def drop(page: Page, path: Path, media_type: str) -> None:
+    """Drop a file on the page, beside all fields."""
+    transfer = page.evaluate_handle(
+        """([bytes, name, type]) => {
+            const transfer = new DataTransfer();
+            transfer.items.add(new File([new Uint8Array(bytes)], name, { type }));
+            return transfer;
+        }""",
+        [list(path.read_bytes()), path.name, media_type],
+    )
+    page.dispatch_event("main", "drop", {"dataTransfer": transfer})
+
+
+def field(guest: Visitor, target: str) -> str:
+    """Wait for a workflow's field, and return its selector."""
+    selector = f'[id="field-{target}"]'
+    guest.wait_for(selector)
+    return selector
+
+
+def test_a_dropped_workflow_becomes_a_form_and_an_image(browser: Browser, worker: RunningWorker) -> None:
+    with visitor(browser) as guest:
+        page = guest.page
+        page.goto(worker.url)
+        guest.wait_for("#field-prompt")
+        drop(page, EXAMPLE, "application/json")
+        prompt = field(guest, "2.text")
+        labels = page.locator("#fields > div > .grid label").all_inner_texts()
+        assert labels == ["Prompt", "Negative prompt", "Width", "Height", "Steps", "Seed"]
+        assert page.input_value(prompt) == "a yellow star on a black background"
+        page.fill(prompt, APPLE)
+        page.fill(field(guest, "5.steps"), "6")
+        page.click("#draw")
+        guest.wait_for(".card.done img")
+        assert APPLE in page.inner_text(".card .title")
+        assert page.input_value(field(guest, "5.seed")) == ""  # the next run has another seed
+        page.get_by_role("button", name="Roll a new seed").click()
+        assert page.input_value(field(guest, "5.seed")).isdigit()
+        page.locator("#cost", has_text="about").wait_for()
+        guest.keep_image("page_workflow")
+        assert not guest.complaints
+
+
+def test_a_number_outside_its_range_is_named_at_its_field(browser: Browser, worker: RunningWorker) -> None:
+    with visitor(browser) as guest:
+        page = guest.page
+        page.goto(worker.url)
+        guest.wait_for("#field-prompt")
+        drop(page, EXAMPLE, "application/json")
+        page.fill(field(guest, "5.steps"), "0")
+        page.click("#draw")
+        guest.wait_for('[id="field-5.steps-problem"]')
+        assert page.get_attribute('[id="field-5.steps"]', "aria-invalid") == "true"
+        assert page.locator(".card").count() == 0
+
+
+def test_an_image_that_carries_its_workflow_is_one(browser: Browser, worker: RunningWorker, tmp_path: Path) -> None:
+    info = PngInfo()
+    info.add_text("prompt", json.dumps(NOISE))
+    Image.new("RGB", (8, 8)).save(tmp_path / "noise.png", pnginfo=info)
+    with visitor(browser) as guest:
+        page = guest.page
+        page.goto(worker.url)
+        guest.wait_for("#field-prompt")
+        drop(page, tmp_path / "noise.png", "image/png")
+        page.fill(field(guest, "1.width"), "24")
+        page.click("#draw")
+        guest.wait_for(".card.done .count")
+        page.wait_for_function("document.querySelector('.card.done img').naturalWidth === 24")
+        assert not guest.complaints
+
+
+def test_a_template_whose_models_are_missing_says_which_and_from_where(browser: Browser, worker: RunningWorker) -> None:
+    templates = pytest.importorskip("comfyui_workflow_templates_json", reason="the extra front-end is not installed")
+    template = Path(templates.__file__).parent / "templates" / "sdxl_simple_example.json"
+    with visitor(browser) as guest:
+        page = guest.page
+        page.goto(worker.url)
+        guest.wait_for("#field-prompt")
+        drop(page, template, "application/json")
+        page.locator("#lacks", has_text="darkroom models fetch sdxl").wait_for()
+        lacks = page.inner_text("#lacks")
+        assert "sd_xl_base_1.0.safetensors (checkpoints, 6.5 GiB" in lacks
+        assert "from hf://stabilityai/stable-diffusion-xl-base-1.0" in lacks
+        page.fill('textarea[id^="field-"] >> nth=0', "a glass bottle")
+        page.click("summary")
+        assert "sd_xl_base_1.0.safetensors (not here)" in page.inner_text("details")
+        guest.keep_image("page_missing")
+        assert not guest.complaints
+
+
+def test_a_workflow_of_a_missing_pack_names_the_pack(browser: Browser, worker: RunningWorker, tmp_path: Path) -> None:
+    workflow = {**NOISE, "3": {"class_type": "IPAdapterUnifiedLoader", "inputs": {}, "_meta": {"title": "Adapter"}}}
+    (tmp_path / "pack.json").write_text(json.dumps(workflow))
+    with visitor(browser) as guest:
+        page = guest.page
+        page.goto(worker.url)
+        guest.wait_for("#field-prompt")
+        drop(page, tmp_path / "pack.json", "application/json")
+        page.locator("#lacks", has_text="IPAdapterUnifiedLoader").wait_for()
+        assert page.locator("#lacks a").first.get_attribute("href").startswith("https://")
+
+
+def test_an_example_draws_with_what_every_worker_has(browser: Browser, worker: RunningWorker) -> None:
+    with visitor(browser) as guest:
+        page = guest.page
+        page.goto(worker.url)
+        guest.wait_for("#field-prompt")
+        page.select_option("#modifier", label="An image redrawn")
+        page.fill(field(guest, "3.steps"), "4")
+        page.click("#draw")
+        guest.wait_for(".card.done img")
+        page.reload()
+        field(guest, "3.steps")  # the address names the example
+        assert not guest.complaints

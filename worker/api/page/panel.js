@@ -1,0 +1,179 @@
+/** The panel with the form: what is to be made is chosen, filled in, and sent. */
+
+import { ask } from "./api.js";
+import { at, make, show } from "./dom.js";
+import { ImageField } from "./image_field.js";
+import { PlanNote } from "./plan_note.js";
+import { recipeOfModifier, recipeOfStored, recipeOfWorkflow } from "./recipes.js";
+import { SchemaForm } from "./schema_form.js";
+
+export const WORKFLOW = "A workflow file";
+const STORED = "stored:";
+const EXAMPLE = "example:";
+const FILES = "application/json,image/*,video/mp4,.json,.flac,.glb";
+const LARGEST_BYTES = 32 * 2 ** 20;
+
+export class Panel {
+  /** `onSubmit(recipe, values, files)` is called with what is to be run, `onRefusal(refusal)` with what went wrong. */
+  constructor({ onSubmit, onRefusal, onRecipe }) {
+    Object.assign(this, { onSubmit, onRefusal, onRecipe });
+    this.recipe = null;
+    this.form = null;
+    this.modifiers = new Map();
+    this.examples = new Map();
+    this.number = 0; // of the last choice: a slow answer to an older one is dropped
+    this.plan = new PlanNote(at("cost"), at("lacks"));
+    this.picker = new ImageField({ media: FILES }, "field-workflow");
+    this.picker.input.addEventListener("input", (event) => {
+      event.stopPropagation();
+      this.#openFile().catch(onRefusal);
+    });
+    at("modifier").addEventListener("change", () => this.choose(at("modifier").value).catch(onRefusal));
+    at("reset").addEventListener("click", () => this.recipe && this.open(this.recipe, this.recipe.example));
+    at("fields").addEventListener("input", () => this.#look());
+  }
+
+  /** Read what can be chosen. What was typed stays. */
+  async read() {
+    const [modifiers, stored, examples] = await Promise.all([
+      ask("modifiers"),
+      ask("workflows").then((found) => found.workflows, () => []),
+      this.examples.size ? [] : ask("page/examples.json").catch(() => []),
+    ]);
+    this.modifiers = new Map(modifiers.filter((item) => item.schema).map((item) => [item.name, item]));
+    for (const example of examples) this.examples.set(example.name, example);
+    this.stored = stored.map((item) => item.name);
+    const option = (value, words = value) => make("option", { value }, words);
+    const group = (label, options) => (options.length ? make("optgroup", { label }, options) : null);
+    at("modifier").replaceChildren(...[
+      group("Ready-made", [...this.modifiers.keys()].map((name) => option(name))),
+      group("Yours", [option(WORKFLOW), ...this.stored.map((name) => option(STORED + name, name))]),
+      group("Examples", [...this.examples.keys()].map((name) => option(EXAMPLE + name, name))),
+    ].filter(Boolean));
+    const key = this.recipe?.key ?? new URLSearchParams(location.hash.slice(1)).get("modifier");
+    if (this.recipe) at("modifier").value = key;
+    else await this.choose(this.#has(key) ? key : (this.modifiers.keys().next().value ?? WORKFLOW));
+  }
+
+  #has(key) {
+    return key && [...at("modifier").options].some((option) => option.value === key);
+  }
+
+  /** Show the form of a choice; `values` fill it. */
+  async choose(key, values = null) {
+    this.number += 1;
+    const number = this.number;
+    at("modifier").value = key;
+    if (key === WORKFLOW) {
+      this.#begin("Drop a workflow here: a file of ComfyUI's page or its API format, or an image that carries one.");
+      at("fields").replaceChildren(this.#fileRow());
+      return this.picker.fill("");
+    }
+    const recipe = await this.#recipe(key);
+    if (number === this.number) this.open(recipe, values ?? recipe.values ?? this.#carried(recipe));
+  }
+
+  #recipe(key) {
+    if (key.startsWith(STORED)) return recipeOfStored(key, key.slice(STORED.length));
+    const example = this.examples.get(key.slice(EXAMPLE.length));
+    if (key.startsWith(EXAMPLE)) return recipeOfWorkflow(key, example.name, JSON.stringify(example.workflow), example.about);
+    return recipeOfModifier(this.modifiers.get(key));
+  }
+
+  /** Return the values that a modifier's form begins with: its example's prompt, or what was typed in the last one. */
+  #carried(recipe) {
+    if (recipe.prompt || recipe.valuesIn !== "modifications") return {};
+    const { prompt, negative_prompt } = this.recipe?.valuesIn === "modifications" ? this.form.values() : {};
+    return prompt ? { prompt, negative_prompt: negative_prompt ?? "" } : { prompt: recipe.example.prompt ?? "" };
+  }
+
+  #begin(about) {
+    this.recipe = this.form = null;
+    this.plan.clear();
+    show(at("about"), about);
+    show(at("problem"), "");
+  }
+
+  /** Show a recipe's form with values in it. */
+  open(recipe, values = {}) {
+    const hasFile = recipe.key === WORKFLOW;
+    this.#begin(recipe.about);
+    this.recipe = recipe;
+    this.form = new SchemaForm(recipe.label, recipe.fields);
+    at("modifier").value = recipe.key;
+    at("fields").replaceChildren(...(hasFile ? [this.#fileRow()] : []), this.form.element);
+    this.form.fill(values);
+    history.replaceState(null, "", `#${new URLSearchParams({ modifier: recipe.key })}`);
+    this.#look();
+    this.onRecipe(recipe);
+  }
+
+  #fileRow() {
+    const label = make("label", { htmlFor: "field-workflow" }, "File *");
+    return make("div", { className: "field wide" }, label, this.picker.element);
+  }
+
+  /** Take a file that was dropped or pasted beside the fields: an image for the form, else a workflow. */
+  async take(file) {
+    const isJson = /json/.test(file.type) || /\.json$/i.test(file.name);
+    const field = isJson ? null : [...(this.form?.controls.values() ?? [])].find((entry) => entry.field.media);
+    if (field) return field.control.choose(file);
+    await this.choose(WORKFLOW);
+    return this.picker.choose(file);
+  }
+
+  async #openFile() {
+    const { file } = this.picker;
+    this.number += 1;
+    const number = this.number;
+    if (!file) return;
+    this.#begin("");
+    at("fields").replaceChildren(this.#fileRow());
+    if (file.size > LARGEST_BYTES) return show(at("problem"), `${file.name} is larger than 32 MiB.`);
+    const workflow = await textOf(file);
+    if (number !== this.number) return;
+    try {
+      const recipe = await recipeOfWorkflow(WORKFLOW, file.name, workflow);
+      if (number === this.number) this.open(recipe);
+    } catch (refusal) {
+      if (number !== this.number) return;
+      this.onRefusal(refusal);
+      await this.plan.lookAtDocument(workflow);
+    }
+  }
+
+  #look() {
+    if (!this.recipe) return;
+    this.plan.look(this.recipe, this.form.values(), Object.keys(this.form.files()));
+  }
+
+  /** Check the form, and pass on what is to be run. */
+  async submit() {
+    show(at("problem"), "");
+    if (!this.form) return show(at("problem"), "Choose a workflow file.");
+    this.form.clearProblems();
+    const missing = this.form.missing();
+    if (missing.length) return show(at("problem"), this.form.mark(missing).map((problem) => problem.message).join("\n"));
+    const submitted = this.onSubmit(this.recipe, this.form.values(), this.form.files());
+    this.form.rollSeeds();
+    return submitted;
+  }
+
+  /** Show a refusal, at its fields where it names them. */
+  complain(refusal) {
+    const others = refusal.problems?.length && this.form ? this.form.mark(refusal.problems) : null;
+    const isMarked = others && !others.length;
+    show(at("problem"), isMarked ? "Something in the form is wrong; see the marked fields." : refusal.message);
+  }
+}
+
+/** Return a workflow's JSON text, or the file in base64 that carries it. */
+async function textOf(file) {
+  if (/json/.test(file.type) || /\.json$/i.test(file.name)) return file.text();
+  return new Promise((done, failed) => {
+    const reader = new FileReader();
+    reader.onload = () => done(reader.result);
+    reader.onerror = () => failed(reader.error);
+    reader.readAsDataURL(file);
+  });
+}
