@@ -1,4 +1,4 @@
-"""GET /jobs, DELETE /jobs/{id}: the jobs on disk, those that have ended among them, until they expire."""
+"""GET /jobs, GET and DELETE /jobs/{id}: the jobs on disk, those that have ended among them, until they expire."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 
 from darkroom.worker.api.declared import refusals
-from darkroom.worker.api.replies.jobs import Deletion, JobPage
+from darkroom.worker.api.job_entries import detailed_entries, entry_of, whole_entry
+from darkroom.worker.api.replies.jobs import Deletion, DetailedJobEntry, JobPage
 from darkroom.worker.api.replies.results import Result
 from darkroom.worker.api.results import check_caller, not_found, services_of
+from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
 from darkroom.worker.errors import Problem, RequestRejected, ScopeMissing
 from darkroom.worker.guard.identity.caller import Identity
 from darkroom.worker.jobs.ownership import find_job
@@ -20,6 +22,7 @@ from darkroom.worker.storage.job import JobState
 from darkroom.worker.storage.job_list import Cursor, CursorInvalid, JobFilter, ListedJob
 
 MAX_PAGE = 1000
+MAX_DETAILED = 100
 
 router = APIRouter(tags=["jobs"])
 
@@ -47,14 +50,49 @@ async def jobs(
     before_ms: Moment = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
     cursor: str = "",
+    details: bool = False,
+    search: Annotated[str, Query(max_length=200)] = "",
 ) -> dict[str, Any]:
     """Return a page of the caller's jobs, the newest first; an operator gets those of all callers, or of one `owner`.
 
     `state` may be repeated. `since_ms` and `before_ms` bound the arrival. `cursor` is the last page's `next_cursor`.
+    With `details` a job has its title, what was asked and its outputs, too. `search` is a text in its prompt: a page
+    looks through 500 jobs, so it may be short of jobs and have a `next_cursor`. Both list at most 100 jobs.
     """
     caller = check_caller(request)
     wanted = JobFilter(owners_of(caller, owner), tuple(dict.fromkeys(state or ())), since_ms, before_ms)
-    return await page_of(services_of(request).jobs.store, wanted, limit, cursor, caller)
+    store = services_of(request).jobs.store
+    if not details and not search:
+        return await page_of(store, wanted, limit, cursor, caller)
+    limit = min(limit, MAX_DETAILED)
+    if search:
+        found, after = await store.search(wanted, search, _position(cursor), limit)
+    else:
+        listed = await store.page(wanted, _position(cursor), limit + 1)
+        found, after = listed[:limit], listed[limit - 1].cursor if len(listed) > limit else None
+    return {
+        "jobs": await detailed_entries(request, found, caller),
+        "next_cursor": None if after is None else after.text,
+    }
+
+
+@router.get(
+    "/jobs/{job_id}",
+    operation_id="get_job",
+    response_model=DetailedJobEntry,
+    responses=refusals(401, 403, 404, 429),
+)
+async def job(job_id: str, request: Request) -> Response:
+    """Return a job of the list with its details and the workflow that it ran, to be run again.
+
+    The prompt of a stored workflow's job is for operators, as the workflow itself is.
+    """
+    caller, store = check_caller(request), services_of(request).jobs.store
+    held = await find_job(store, job_id, caller)
+    stored = None if held is None else await store.stored(held.id)
+    if stored is None:
+        return not_found(job_id)
+    return await off_loop(needs_thread(stored.prompt), JSONResponse, whole_entry(request, stored, caller))
 
 
 async def page_of(store: ListsJobs, wanted: JobFilter, limit: int, cursor: str, caller: Identity) -> dict[str, Any]:
@@ -62,7 +100,7 @@ async def page_of(store: ListsJobs, wanted: JobFilter, limit: int, cursor: str, 
     found = await store.page(wanted, _position(cursor), limit + 1)
     page = found[:limit]
     return {
-        "jobs": [_shown(job, caller) for job in page],
+        "jobs": [entry_of(job, caller) for job in page],
         "next_cursor": page[-1].cursor.text if len(found) > limit else None,
     }
 
@@ -100,17 +138,3 @@ def _position(cursor: str) -> Cursor | None:
     except CursorInvalid:
         message = f"cursor: not one of this list; got {cursor[:100]!r}, expected a page's next_cursor"
         raise RequestRejected([Problem(message, field="query.cursor", type="cursor")]) from None
-
-
-def _shown(job: ListedJob, caller: Identity) -> dict[str, object]:
-    named = {"id": job.id, "owner": job.owner} if caller.is_admin else {"id": job.asked_id or job.id}
-    shown: dict[str, object] = {
-        **named,
-        "status": job.state.value,
-        "message": job.message,
-        "metadata": dict(job.metadata),
-        "timings": dict(job.timings),
-    }
-    if job.failure is not None:
-        shown["error"] = dict(job.failure)
-    return shown

@@ -22,6 +22,11 @@ Read = Callable[[sa.Select[Any]], Awaitable[list[sa.Row[Any]]]]
 """Returns the rows of a query."""
 
 SHOWN_FAILURE = ("status", "code", "message")
+SEARCHED = 500
+"""Jobs that one page of a search looks through."""
+
+MAX_READ_LENGTH = 256 * 1024
+"""Characters of a prompt that a search and the details of a list read: images within prompts may be large."""
 
 
 class CursorInvalid(ValueError):
@@ -81,6 +86,16 @@ class ListedJob:
     cursor: Cursor
 
 
+@dataclass(frozen=True, slots=True)
+class JobDetails:
+    """What a listed job was asked for and what it made. `outputs` are its records as stored."""
+
+    modifier: str
+    parameters: Mapping[str, Any]
+    prompt: Mapping[str, Any]
+    outputs: tuple[Mapping[str, Any], ...]
+
+
 async def read_page(
     read: Read, wanted: JobFilter, after: Cursor | None, limit: int, listed: sa.Table = JOBS
 ) -> list[ListedJob]:
@@ -91,6 +106,57 @@ async def read_page(
     """
     positions = await read(_positions_query(wanted, after, limit, listed))
     return [listed_job(row) for row in await read(_rows_query(positions))] if positions else []
+
+
+async def search_page(
+    read: Read, wanted: JobFilter, text: str, after: Cursor | None, limit: int, listed: sa.Table = JOBS
+) -> tuple[list[ListedJob], Cursor | None]:
+    """Return up to `limit` jobs that pass the filter and whose prompts contain a text, in upper or lower case.
+
+    Looks through SEARCHED jobs at most, and returns the position from which to look on; None at the end of the list.
+    """
+    positions = await read(_positions_query(wanted, after, SEARCHED, listed))
+    if not positions:
+        return [], None
+    has_text = sa.func.substr(JOBS.c.prompt, 1, MAX_READ_LENGTH).icontains(json.dumps(text)[1:-1], autoescape=True)
+    rows = await read(_rows_query(positions).where(has_text).limit(limit + 1))
+    found = [listed_job(row) for row in rows[:limit]]
+    if len(rows) > limit:
+        return found, found[-1].cursor
+    last = positions[-1]
+    return found, Cursor(last.queued_ms, last.number) if len(positions) == SEARCHED else None
+
+
+async def read_details(read: Read, jobs: Sequence[ListedJob]) -> dict[str, JobDetails]:
+    """Return the details of listed jobs by their ids. A prompt or request above MAX_READ_LENGTH is left empty."""
+    if not jobs:
+        return {}
+    large = ("request", "prompt")
+    texts = [sa.func.substr(JOBS.c[name], 1, MAX_READ_LENGTH).label(name) for name in large]
+    times = [job.cursor.queued_ms for job in jobs]
+    query = sa.select(JOBS.c.id, JOBS.c.outputs, *texts).where(
+        JOBS.c.number.in_([job.cursor.number for job in jobs]), JOBS.c.queued_ms.between(min(times), max(times))
+    )
+    found = {}
+    for row in await read(query):
+        request, prompt = (_whole(getattr(row, name)) for name in large)
+        parameters = request.get("parameters")
+        found[row.id] = JobDetails(
+            modifier=str(request.get("modifier") or ""),
+            parameters=parameters if isinstance(parameters, dict) else {},
+            prompt=prompt,
+            outputs=tuple(json.loads(row.outputs)),
+        )
+    return found
+
+
+def _whole(text: str) -> dict[str, Any]:
+    """Return the JSON object of a column; empty for a text that was cut off."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _rows_query(positions: Sequence[sa.Row[Any]]) -> sa.Select[Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,15 @@ from darkroom.worker.storage.fact_store import FactStore
 from darkroom.worker.storage.group_commit import GroupCommit
 from darkroom.worker.storage.job import Job, Stage
 from darkroom.worker.storage.job_database import JobDatabase, SqliteDatabase
-from darkroom.worker.storage.job_list import Cursor, JobFilter, ListedJob, read_page
+from darkroom.worker.storage.job_list import (
+    Cursor,
+    JobDetails,
+    JobFilter,
+    ListedJob,
+    read_details,
+    read_page,
+    search_page,
+)
 from darkroom.worker.storage.log_truncation import LogTruncation
 from darkroom.worker.storage.state_directory import StateDirectory
 from darkroom.worker.storage.webhook_rows import WebhookState, Write
@@ -186,6 +194,16 @@ class JobStore:
     async def page(self, wanted: JobFilter, after: Cursor | None, limit: int) -> list[ListedJob]:
         """Return the first `limit` jobs on disk that pass a filter, after a position. Raises DatabaseUnreachable."""
         return await read_page(self.read, wanted, after, limit, self.database.listed)
+
+    async def search(
+        self, wanted: JobFilter, text: str, after: Cursor | None, limit: int
+    ) -> tuple[list[ListedJob], Cursor | None]:
+        """Return jobs on disk whose prompts contain a text, and where to look on. Raises DatabaseUnreachable."""
+        return await search_page(self.read, wanted, text, after, limit, self.database.listed)
+
+    async def details(self, jobs: Sequence[ListedJob]) -> dict[str, JobDetails]:
+        """Return the details of listed jobs by their ids. Raises DatabaseUnreachable."""
+        return await read_details(self.read, jobs)
 
     async def forget_finished_before(self, time_ms: int) -> list[str]:
         """Remove ended jobs without a pending webhook, and their delivered webhooks; return the ids of the jobs.

@@ -192,3 +192,41 @@ async def test_a_job_expires_while_no_engine_is_there_and_over_a_restart(tmp_pat
         assert (await front.until("waiting", "timeout"))["error"]["code"] == "job_expired"
         for name in ("running", "handed"):
             await front.http.post(f"/cancel/{name}")
+
+
+async def test_details_have_title_parameters_and_links_that_work(front: RunningFront) -> None:
+    await made(front, "one", draw("a red fox"))
+    (entry,) = (await listed(front, details=True))["jobs"]
+    assert (entry["title"], entry["modifier"], entry["parameters"]) == ("a red fox", "", {})
+    assert (await front.http.get(entry["output"][0]["url"])).status_code == 200
+    assert "path" not in entry["output"][0]
+    assert "title" not in (await listed(front))["jobs"][0]
+    whole = (await front.http.get("/jobs/one")).json()
+    assert whole["workflow_json"] == draw("a red fox") and whole["output"] == entry["output"]
+    assert (await front.http.get("/jobs/nobody")).status_code == 404
+
+
+async def test_a_search_finds_prompts_and_goes_on_behind_what_it_looked_through(front: RunningFront) -> None:
+    for number, text in enumerate(("a red fox", "a Blue_fox, 50% off", "ein grüner Frosch", "a fox")):
+        await made(front, f"job-{number}", draw(text))
+    assert ids(await listed(front, search="FOX")) == ["job-3", "job-1", "job-0"]
+    assert ids(await listed(front, search="grüner")) == ["job-2"]
+    assert ids(await listed(front, search="blue_fox, 50%")) == ["job-1"]
+    assert ids(await listed(front, search="blue%fox")) == []
+    first = await listed(front, search="fox", limit=2)
+    assert ids(first) == ["job-3", "job-1"]
+    second = await listed(front, search="fox", limit=2, cursor=first["next_cursor"])
+    assert (ids(second), second["next_cursor"]) == (["job-0"], None)
+    assert (await front.http.get("/jobs", params={"search": "x" * 201})).status_code == 422
+
+
+async def test_the_prompt_of_a_stored_workflows_job_is_for_operators(tmp_path: Path, engine: FakeEngine) -> None:
+    async with running_front(tmp_path, engine, **KEYS) as front:
+        stored = {"workflow_json": draw("ours"), "inputs": {"size": "1.size"}}
+        assert (await front.http.put("/workflows/poster", json=stored, headers=OPS)).status_code == 201
+        body = {"input": {"workflow": "poster", "request_id": "one"}}
+        assert (await front.http.post("/generate/sync", json=body, headers=SHOP)).status_code == 200
+        shown = [(await front.http.get("/jobs/one", headers=key)).json() for key in (SHOP, OPS)]
+        assert "workflow_json" not in shown[0] and shown[1]["workflow_json"] == draw("ours")
+        assert shown[0]["parameters"] == {"workflow": "poster@1"}
+        assert (await front.http.get("/jobs/one", headers=STUDIO)).status_code == 404

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from darkroom.worker.api.replies.reply import Reply
-from darkroom.worker.api.replies.results import Result, Timings
+from darkroom.worker.api.replies.results import OutputFile, Parameters, Result, Timings
 from darkroom.worker.storage.job import JobState
 
 
@@ -63,6 +63,16 @@ class JobEntry(Reply):
     metadata: dict[str, Any]
     timings: Timings
     error: JobError | None = None
+    title: str | None = Field(default=None, description="Its prompt, at most 300 characters; with `details`.")
+    modifier: str | None = Field(default=None, description="With `details`, as are the next two.")
+    parameters: Parameters | None = Field(default=None, description="As in its result.")
+    output: list[OutputFile] | None = None
+
+
+class DetailedJobEntry(JobEntry):
+    """A job with its details, and the workflow that it ran."""
+
+    workflow_json: dict[str, Any] | None = Field(default=None, description="In API format, with all values in it.")
 
 
 class JobPage(Reply):
