@@ -23,6 +23,7 @@ from darkroom.worker.guard.listener.connections import ConnectionTable
 from darkroom.worker.guard.rate_limits import RateLimits
 from darkroom.worker.inputs.uploads import UploadedFiles
 from darkroom.worker.jobs.admission import Admission, Gate
+from darkroom.worker.jobs.asked_downloads import AskedDownloads
 from darkroom.worker.jobs.caller_quota import CallerQuota
 from darkroom.worker.jobs.job_models import JobModels
 from darkroom.worker.jobs.manifest_state import ManifestState
@@ -42,6 +43,7 @@ from darkroom.worker.outputs.links import LinkSigner
 from darkroom.worker.outputs.targets.target import OutputTargets
 from darkroom.worker.prompts.rules import PromptRules
 from darkroom.worker.qualification.state import Qualification
+from darkroom.worker.settings.api_keys import Scope
 from darkroom.worker.settings.engines import SupervisionConfig
 from darkroom.worker.settings.jobs import CallerLimits, QueueLimits
 from darkroom.worker.settings.outputs import OutputConfig, WebhookConfig
@@ -56,6 +58,10 @@ class RequestGuard(Protocol):
         self, peer: str | None, headers: Sequence[tuple[str, str]], *, has_vast_envelope: bool = False
     ) -> Identity:
         """Identify the caller of a request. Raises Unauthorized, Forbidden."""
+        ...
+
+    def named_scopes(self) -> Sequence[tuple[str, frozenset[Scope]]]:
+        """Return the name and the scopes of every API key."""
         ...
 
 
@@ -123,6 +129,7 @@ class FileServices:
     assets: AssetStore
     workflows: WorkflowStore
     models: JobModels
+    asked_downloads: AskedDownloads
     manifest_state: ManifestState
     caller_quota: CallerQuota
     removal: JobRemoval

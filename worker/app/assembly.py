@@ -102,7 +102,15 @@ class Front:
         )
         self._platform = platform
         areas = Areas(
-            self._tracer, self._fleet, self._fallback, self._storage, self._jobs, metrics, platform, platform_routes
+            self._tracer,
+            self._fleet,
+            self._fallback,
+            self._storage,
+            self._jobs,
+            metrics,
+            platform,
+            platform_routes,
+            self._forget_choices,
         )
         services = build_services(
             settings,
@@ -224,6 +232,7 @@ class Front:
         if self.services.engines.interface is not None:
             await self.services.engines.interface.close()
         await storage.external_io.close()
+        await self.services.files.asked_downloads.close()
         await storage.models.close()
         self._spans.close()
         storage.own_key.withdraw()

@@ -31,6 +31,7 @@ from darkroom.worker.guard.bodies import Bodies
 from darkroom.worker.guard.identity.browser_sessions import BrowserSessions
 from darkroom.worker.guard.listener.connections import ConnectionTable
 from darkroom.worker.guard.rate_limits import RateLimits
+from darkroom.worker.jobs.asked_downloads import AskedDownloads
 from darkroom.worker.jobs.manifest_state import ManifestState
 from darkroom.worker.jobs.redelivery import Redelivery
 from darkroom.worker.observe.tracing import Tracer
@@ -56,6 +57,9 @@ class Areas:
     platform: Platform
     platform_routes: PlatformRoutes | None
     """None: the platform has no routes of its own."""
+
+    forget_choices: Callable[[], None]
+    """Has the engines asked anew for their files."""
 
 
 def build_services(
@@ -122,6 +126,7 @@ def _files(areas: Areas) -> FileServices:
         assets=storage.assets,
         workflows=WorkflowStore(storage.store),
         models=storage.models,
+        asked_downloads=AskedDownloads(storage.models.downloader, storage.model_metrics, areas.forget_choices),
         manifest_state=ManifestState(storage.models.library, areas.fleet.pool),
         caller_quota=areas.jobs.quota,
         removal=areas.jobs.removal,

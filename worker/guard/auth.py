@@ -66,6 +66,13 @@ class Gatekeeper:
             raise WrongKey("Authorization: this API key is none of the worker's; it may have been replaced")
         raise Unauthorized(_missing_key(headers))
 
+    def named_scopes(self) -> list[tuple[str, frozenset[Scope]]]:
+        """Return the name and the scopes of every API key; a name whose secrets change over once, with all scopes."""
+        scopes: dict[str, frozenset[Scope]] = {}
+        for key in self._ring.listed():
+            scopes[key.name] = scopes.get(key.name, frozenset()) | key.scopes
+        return list(scopes.items())
+
     def _known(self, secret: str, address: str) -> Identity | None:
         key = self._ring.find(secret)
         if key is not None:

@@ -247,7 +247,7 @@ class JobModels:
         entry = item.entry
         assert entry is not None
         said.begun(entry.name)
-        downloader = await self._open()
+        downloader = await self.downloader()
         self.disk.hold(entry.place, job.id)
         self._metrics.fetch_began()
         size_bytes: int | None = None
@@ -277,7 +277,7 @@ class JobModels:
             return "bucket"
         return "shared" if isinstance(entry.sources[0], FileSource) else "network"
 
-    async def _open(self) -> ModelDownloader:
+    async def downloader(self) -> ModelDownloader:
         """Return the downloader, made at its first use in a thread: the hub's library takes half a second to import."""
         async with self._opening:
             if self._downloader is None:

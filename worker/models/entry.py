@@ -21,7 +21,8 @@ class ModelEntry:
     """A model file. `kind` is the folder below `models/`, `name` the path below it, as loaders name it.
 
     `sources` are tried in order. Without `sha256` the first download learns it. An `is_optional` file is fetched when
-    it is asked for by name or by a job, and not with the manifest.
+    it is asked for by name or by a job, and not with the manifest. `about_bytes` is shown where the exact size is not
+    known, and nothing is compared with it.
     """
 
     id: str
@@ -34,6 +35,12 @@ class ModelEntry:
     licence: str = ""
     families: tuple[str, ...] = field(default=())
     is_optional: bool = False
+    about_bytes: int | None = None
+
+    @property
+    def likely_bytes(self) -> int | None:
+        """The size, else about that; None where neither is known."""
+        return self.size_bytes or self.about_bytes
 
     @property
     def place(self) -> str:

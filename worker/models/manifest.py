@@ -26,6 +26,7 @@ from darkroom.worker.models.sources import Source, parse_source
 FILES = "files"  # key of a set
 MAX_ENTRIES = 10_000
 MAX_NEAREST = 3
+GB = 1_000_000_000
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 
 
@@ -40,6 +41,7 @@ class _FileTable(BaseModel):
     sources: Annotated[list[str], Field(min_length=1)]
     size_bytes: Annotated[int, Field(gt=0)] | None = None
     sha256: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
+    about_gb: Annotated[float, Field(gt=0)] | None = None
     licence: str = ""
     families: list[str] = []
     optional: bool = False
@@ -209,6 +211,7 @@ def _entry(name: str, table: object) -> ModelEntry:
         licence=given.licence,
         families=tuple(given.families),
         is_optional=given.optional,
+        about_bytes=None if given.about_gb is None else round(given.about_gb * GB),
     )
 
 

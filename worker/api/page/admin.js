@@ -1,42 +1,34 @@
-/** The operator's page: queue, engines with their memory, and webhooks that could not be delivered. */
+/** The operator's page: asks the operator's routes again and again, and draws each section from its answer. */
 
+import { Models } from "./admin_models.js";
 import { Plots } from "./admin_plots.js";
+import { keysTable, packsTable } from "./admin_setup.js";
+import { deadTable, engineCard, jobsTable, put, queueTable, workerFacts } from "./admin_tables.js";
 import { ask, key } from "./api.js";
-import { at, bytes, duration, make, plural, show } from "./dom.js";
+import { at, make, plural, show } from "./dom.js";
 import { KeyField } from "./key_field.js";
 
 const REFRESH_MS = 3000;
+const SLOW_MS = 30_000; // what changes seldom, and costs the engine or the disk a look
 const DEAD_SHOWN = 50;
 const JOBS_SHOWN = 30;
 
 const keyField = new KeyField(() => refresh());
 const plots = new Plots();
+const models = new Models(run);
 let isAsking = false;
-let about = null;
+let slowAt = 0;
 
 async function refresh() {
   if (isAsking) return;
   isAsking = true;
   try {
-    const [engines, queue, dead, jobs] = await Promise.all([
-      ask("engines"), ask("queue-info"), ask(`webhooks?state=dead&limit=${DEAD_SHOWN}`), lastJobs(),
-    ]);
-    about ??= await ask("worker"); // its list of checkpoints costs the engine a look at its folders
+    await refreshFast();
     keyField.hide();
     show(at("problem"), "");
-    const numHealthy = engines.filter((engine) => engine.healthy).length;
-    const facts = [
-      `version ${about.version}`,
-      `${numHealthy} of ${plural(engines.length, "engine")} up`,
-      plural(about.checkpoints.length, "checkpoint"),
-    ];
-    at("worker").replaceChildren(...facts.map((fact) => make("span", {}, fact)));
-    at("queue").replaceChildren(queueTable(queue));
-    at("engines").replaceChildren(...engines.map(engineCard));
-    at("dead").replaceChildren(deadTable(dead));
-    at("jobs-section").hidden = jobs === null;
-    if (jobs) at("jobs").replaceChildren(jobsTable(jobs));
     await plots.refresh();
+    if (Date.now() - slowAt >= SLOW_MS) await refreshSlow();
+    else if (models.isBusy) await models.refresh();
   } catch (refusal) {
     if (!refusal.needsKey) show(at("problem"), refusal.message);
     else if (keyField.form.hidden) keyField.ask(key.get() ? refusal.message : "");
@@ -46,26 +38,28 @@ async function refresh() {
   }
 }
 
-function table(names, rows, empty) {
-  if (!rows.length) return make("p", { className: "note" }, empty);
-  const head = make("thead", {}, make("tr", {}, names.map((name) => make("th", { scope: "col" }, name))));
-  const body = make("tbody", {}, rows.map((cells) => make("tr", {}, cells.map((cell) => make("td", {}, cell ?? "–")))));
-  return make("div", { className: "scroll" }, make("table", {}, head, body));
+async function refreshFast() {
+  const [engines, queue, dead, jobs] = await Promise.all([
+    ask("engines"), ask("queue-info"), ask(`webhooks?state=dead&limit=${DEAD_SHOWN}`), lastJobs(),
+  ]);
+  put(at("queue"), queueTable(queue, (id) => button("Cancel", `Cancel ${id}`, `cancel/${encodeURIComponent(id)}`)));
+  put(at("engines"), ...engines.map(engineCard));
+  put(at("dead"), deadTable(dead, (id) => button("Deliver now", `Deliver ${id} now`, `webhooks/${encodeURIComponent(id)}/redeliver`)));
+  at("jobs-section").hidden = jobs === null;
+  if (jobs) put(at("jobs"), jobsTable(jobs));
+  const numHealthy = engines.filter((engine) => engine.healthy).length;
+  const waiting = (queue.jobs ?? []).length;
+  at("worker").replaceChildren(...[`${numHealthy} of ${plural(engines.length, "engine")} up`, plural(waiting, "job")]
+    .map((fact) => make("span", {}, fact)));
 }
 
-function queueTable({ jobs = [], seconds_per_job: pace, estimated_wait_seconds: wait }) {
-  const rows = jobs.map((job) => [
-    job.id,
-    job.owner || "–",
-    job.status,
-    `${job.priority}`,
-    make("progress", { max: 100, value: job.percent, ariaLabel: `${job.percent} per cent` }),
-    job.estimated_wait_time ? duration(job.estimated_wait_time) : "–",
-    button("Cancel", () => ask(`cancel/${encodeURIComponent(job.id)}`, { method: "POST" })),
-  ]);
-  const about = `${plural(jobs.length, "job")}, ${pace ? duration(pace) : "–"} a job, a new one would ${wait ? `wait ${duration(wait)}` : "start at once"}`;
-  return make("div", {}, make("p", { className: "note" }, about),
-    table(["Id", "Owner", "Status", "Priority", "Progress", "Wait", ""], rows, "No job waits or runs."));
+async function refreshSlow() {
+  slowAt = Date.now();
+  const health = ask("health").catch((refusal) => ({ status: refusal.message }));
+  const [about, packs, keys] = await Promise.all([ask("worker"), ask("packs"), ask("keys"), models.refresh()]);
+  put(at("about"), workerFacts(about, await health));
+  put(at("packs"), packsTable(packs));
+  put(at("keys"), keysTable(keys));
 }
 
 /** Return the newest jobs on disk; null from a worker that does not list them. */
@@ -78,60 +72,21 @@ async function lastJobs() {
   });
 }
 
-function jobsTable({ jobs }) {
-  const rows = jobs.map((job) => [
-    job.id,
-    job.owner || "–",
-    job.status,
-    new Date(job.timings.queued_at_ms).toLocaleString(),
-    job.timings.total_ms ? duration(job.timings.total_ms / 1000) : "–",
-    job.error ? job.error.message : job.message,
-  ]);
-  return table(["Id", "Owner", "Status", "Arrived", "Time", "Message"], rows, "There is none.");
+/** Do something for the operator, and show the page anew; what is refused is said at its top. */
+async function run(act) {
+  await act().catch((refusal) => {
+    show(at("problem"), refusal.message);
+    at("problem").scrollIntoView({ block: "nearest" });
+  });
+  refresh();
 }
 
-function engineCard(engine) {
-  const memory = engine.memory ?? {};
-  const device = memory.device ?? {};
-  const models = (memory.models ?? []).map((model) => [
-    `${model.name} (${model.role})`, bytes(model.loaded_bytes), bytes(model.size_bytes), bytes(model.ram_bytes),
-  ]);
-  const restarts = Object.entries(engine.restarts).map(([reason, count]) => `${reason} ${count}`).join(", ");
-  const facts = [
-    ["State", engine.state],
-    ["Running", engine.running ?? "nothing"],
-    ["Device", device.name ?? "–"],
-    ["Device memory", device.total_bytes ? `${bytes(device.free_bytes)} free of ${bytes(device.total_bytes)}` : "–"],
-    ["Process", engine.memory_bytes ? bytes(engine.memory_bytes) : "–"],
-    ["RAM of models", memory.ram ? bytes(memory.ram.models_bytes) : "–"],
-    ["Restarts", restarts || "none"],
-    ["Last loss", engine.last_loss?.message ?? "none"],
-  ];
-  return make("article", { className: "engine" },
-    make("h3", {}, engine.url),
-    make("dl", {}, facts.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])),
-    table(["Model", "Loaded", "Whole", "In RAM"], models, "No model is loaded."));
-}
-
-function deadTable({ counts, webhooks }) {
-  const rows = webhooks.map((webhook) => [
-    webhook.request_id,
-    webhook.url,
-    `${webhook.attempts}`,
-    webhook.last_error,
-    button("Deliver now", () => ask(`webhooks/${encodeURIComponent(webhook.id)}/redeliver`, { method: "POST" })),
-  ]);
-  const about = Object.entries(counts).map(([state, count]) => `${count} ${state}`).join(", ") || "none yet";
-  return make("div", {}, make("p", { className: "note" }, `Webhooks: ${about}`),
-    table(["Job", "To", "Tries", "Last error", ""], rows, "All webhooks were delivered or are still being tried."));
-}
-
-function button(words, act) {
-  const element = make("button", { type: "button" }, words);
-  element.addEventListener("click", async () => {
+function button(words, ariaLabel, path) {
+  const element = make("button", { type: "button", ariaLabel }, words);
+  element.addEventListener("click", () => {
     element.disabled = true;
-    await act().catch((refusal) => show(at("problem"), refusal.message));
-    refresh();
+    element.blur();
+    run(() => ask(path, { method: "POST" }));
   });
   return element;
 }

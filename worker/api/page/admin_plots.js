@@ -64,9 +64,9 @@ function figures(series) {
     drawn({ title: "Jobs a minute", lines: jobLines(series), format: short }),
     drawn({ title: "Waiting jobs", lines: [{ name: "waiting", values: series.values("darkroom_queue_jobs") }], format: short }),
     drawn({ title: "Seconds a job", lines: paceLines(series), format: duration, empty: "No job has begun in this time." }),
-    drawn({ title: "Device memory", lines: deviceLines(series), format: bytes, isBinary: true, least: most(series, DEVICE_TOTALS),
+    drawn({ title: "Device memory", lines: deviceLines(series), format: bytes, isBinary: true, whole: most(series, DEVICE_TOTALS),
       empty: "No engine reports the memory of its device." }),
-    drawn({ title: "RAM", lines: ramLines(series), format: bytes, isBinary: true, least: most(series, ["darkroom_memory_total_bytes"]) / 2 }),
+    drawn({ title: "RAM", lines: ramLines(series), format: bytes, isBinary: true, whole: most(series, ["darkroom_memory_total_bytes"]) }),
     ...gpuLoad(series).map(drawn),
     bars({ title: "Errors by kind", entries: errors(series), empty: "No job failed and no request was refused in this time." }),
   ];
@@ -120,7 +120,7 @@ function ramLines(series) {
 function gpuLoad(series) {
   const gpus = series.named("darkroom_gpu_utilization_ratio");
   const lines = gpus.map(({ labels, values }) => ({ name: `GPU ${labels.gpu}`, values }));
-  return lines.length ? [{ title: "GPU load", lines, format: (value) => `${Math.round(value * 100)} %`, least: 1 }] : [];
+  return lines.length ? [{ title: "GPU load", lines, format: (value) => `${Math.round(value * 100)} %`, whole: 1 }] : [];
 }
 
 function errors(series) {

@@ -44,17 +44,18 @@ const clock = (ms, isLong) =>
 
 /**
  * Return a figure. `lines`: `{ name, values }` with a number or null for each interval. `format(value)`: words.
- * `isBinary`: the axis ends at a power of two. `least`: the lowest end of the axis.
+ * `isBinary`: the axis ends at a power of two. `whole`: what there is of it at most, the end of the axis.
  */
-export function plot({ title, lines, format, endsAt, seconds, isBinary = false, least = 0, empty }) {
+export function plot({ title, lines, format, endsAt, seconds, isBinary = false, whole = 0, empty }) {
   const count = lines[0]?.values.length ?? 0;
   const all = lines.flatMap((line) => known(line.values));
   if (!all.length) return make("figure", { className: "plot" }, make("figcaption", {}, title), note(empty));
-  const top = ceiling(Math.max(least, ...all), isBinary);
+  const most = Math.max(...all);
+  const top = whole >= most && whole > 0 ? whole : ceiling(most, isBinary);
   const time = (index) => endsAt - (count - index) * seconds * 1000;
   const says = (index) => lines.map(({ name, values }) => `${name} ${values[index] === null ? "–" : format(values[index])}`);
   const last = count - 1 - Math.max(0, [...lines[0].values].reverse().findIndex((value) => value !== null));
-  const summary = `${title}: ${says(last).join(", ")}; highest ${format(Math.max(...all))}`;
+  const summary = `${title}: ${says(last).join(", ")}; highest ${format(most)}`;
 
   const picture = shape("svg", { viewBox: `0 0 ${count} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" });
   for (const share of [0, 0.5, 1]) {

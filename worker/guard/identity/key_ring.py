@@ -40,8 +40,12 @@ class KeyRing:
 
     def find(self, secret: str) -> ApiKey | None:
         """Return the key with this secret, or None. Changed files are reloaded first."""
+        return find_key(self.listed(), secret)
+
+    def listed(self) -> list[ApiKey]:
+        """Return all keys, those of the settings first. Changed files are reloaded first."""
         self._look()
-        return find_key([*self._fixed, *(key for read in self._read.values() for key in read.keys)], secret)
+        return [*self._fixed, *(key for read in self._read.values() for key in read.keys)]
 
     def _look(self) -> None:
         now = self._clock()
