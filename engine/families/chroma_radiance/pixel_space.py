@@ -33,11 +33,16 @@ def _configure(shapes: Shapes) -> PixelSpaceConfig:
     return PixelSpaceConfig()
 
 
-PIXEL_SPACE = Network(
-    layouts=(partial(_layout, PREFIXES),),
-    in_checkpoint=(partial(_layout, (PREFIX,)),),
-    configure=_configure,
-    build=PixelSpace,
-    sizes=dict.fromkeys(("full", "small"), PixelSpaceConfig()),
-    saved=partial(saved_behind, PREFIX),
-)
+def pixel_space(prefix: str) -> Network:
+    """Describe the autoencoder whose mark checkpoints of a family have behind that prefix."""
+    return Network(
+        layouts=(partial(_layout, PREFIXES),),
+        in_checkpoint=(partial(_layout, (prefix,)),),
+        configure=_configure,
+        build=PixelSpace,
+        sizes=dict.fromkeys(("full", "small"), PixelSpaceConfig()),
+        saved=partial(saved_behind, prefix),
+    )
+
+
+PIXEL_SPACE = pixel_space(PREFIX)

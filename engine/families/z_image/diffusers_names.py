@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from darkroom.engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers, rows_of
+from darkroom.engine.adapters.lora_names import LoraTarget, denoiser_keys, named_by_trainers, rows_of, target_name
 from darkroom.engine.families.base import Layout, Shapes
 from darkroom.engine.families.layouts import composed_layout
 from darkroom.engine.families.lumina2.layers import Lumina2Config
@@ -12,7 +12,7 @@ from darkroom.engine.formats.weight_file import Item, Joined
 from darkroom.engine.layers.shapes import count_children
 
 MARK = "noise_refiner.0.attention.norm_k.weight"
-STACKS = ("layers", "context_refiner", "noise_refiner")
+STACKS = ("layers", "context_refiner", "noise_refiner", "siglip_refiner")
 NETWORK = {
     "all_x_embedder.2-1": "x_embedder",
     "all_final_layer.2-1.linear": "final_layer.linear",
@@ -21,8 +21,10 @@ NETWORK = {
     "cap_embedder.1": "cap_embedder.1",
     "t_embedder.mlp.0": "t_embedder.mlp.0",
     "t_embedder.mlp.2": "t_embedder.mlp.2",
+    "siglip_embedder.0": "siglip_embedder.0",
+    "siglip_embedder.1": "siglip_embedder.1",
 }
-PAD_TOKENS = ("x_pad_token", "cap_pad_token")
+PAD_TOKENS = ("x_pad_token", "cap_pad_token", "siglip_pad_token")
 BLOCK = {
     "attention.norm_q": "attention.q_norm",
     "attention.norm_k": "attention.k_norm",
@@ -71,7 +73,10 @@ def _lora_targets(config: Lumina2Config) -> dict[str, LoraTarget]:
 
 def lora_keys(weight_names: Iterable[str], config: Lumina2Config) -> Mapping[str, LoraTarget]:
     """Return a map from the names used in LoRA files to the weights of the network, or parts of them."""
+    names = list(weight_names)
+    by_trainers = named_by_trainers(_lora_targets(config), PREFIXES, FLAT_PREFIXES)
+    kept = set(names)  # networks differ in the layers for SigLIP 2's tokens and in the last ones
     return {
-        **named_by_trainers(_lora_targets(config), PREFIXES, FLAT_PREFIXES),
-        **denoiser_keys(weight_names, {}),
+        **{key: target for key, target in by_trainers.items() if target_name(target) in kept},
+        **denoiser_keys(names, {}),
     }

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from darkroom.engine.diffusion.model_sampling_variants import flow_of
 from darkroom.engine.families.base import (
     ComfyUiNames,
     Defaults,
+    Match,
     ModelFamily,
     Parameterisation,
     Shapes,
+    TensorIndex,
 )
 from darkroom.engine.families.flux.latent_format import FluxLatentFormat
 from darkroom.engine.families.lumina2.layers import FLOAT32_EPS, MARK, TIME_LAYER
@@ -18,7 +22,12 @@ from darkroom.engine.families.transformer_files import always, detect_by, transf
 from darkroom.engine.families.z_image.denoiser import ZImageDenoiser
 from darkroom.engine.families.z_image.diffusers_names import file_layout, lora_keys
 from darkroom.engine.families.z_image.fun_control_files import CONTROL
-from darkroom.engine.families.z_image.transformer import ZImageConfig, ZImageTransformer, z_image_config
+from darkroom.engine.families.z_image.transformer import (
+    VISION_EMBEDDER,
+    ZImageConfig,
+    ZImageTransformer,
+    z_image_config,
+)
 from darkroom.engine.layers.language_model import EMBEDDING, QWEN3, LanguageModelConfig
 from darkroom.engine.settings import DtypePolicy
 from darkroom.engine.text.language_encoding import LanguageEncoding
@@ -28,6 +37,8 @@ from darkroom.engine.text.qwen_tokens import PAD_TOKEN
 VAE_PREFIX = "vae."
 CONTEXT_DIM = 2560
 OTHER_WIDTHS = (1024, 2048, 4096)  # of models of the same kind that other networks read
+OMNI = "omni"
+PIXEL_DECODER = "dec_net.cond_embed.weight"
 TEMPLATE = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 FLOW = Parameterisation(flow_of, {"shift": 3.0, "multiplier": 1.0})
 
@@ -63,12 +74,27 @@ DENOISER = transformer(
     other_layouts=(file_layout(),),
 )
 
+DEFAULT = Defaults(
+    width=1024, height=1024, steps=9, cfg=1.0, sampler_name="res_multistep", scheduler="simple",
+    tflop=58.5, attention=0.12, billions=6.155,
+)  # fmt: skip
+
+
+def detect(index: TensorIndex) -> Match | None:
+    """Recognise the network by its refining blocks, whose time passes no SiLU; one with a decoder of pixels is not it.
+
+    The variant is the one with layers for SigLIP 2's tokens.
+    """
+    match = detect_by(DENOISER, needs=(TIME_LAYER,), lacks=(PIXEL_DECODER,))(index)
+    return replace(match, variant=OMNI) if match is not None and VISION_EMBEDDER in match.names else match
+
+
 FAMILY = ModelFamily(
     name="z_image",
     label="Z-Image",
     lineage=("lumina2",),
     file_words=("zimage",),
-    detect=detect_by(DENOISER, needs=(TIME_LAYER,)),  # by its refining blocks, whose time passes no SiLU
+    detect=detect,
     parameterise=always(FLOW),
     denoiser=DENOISER,
     denoiser_type=ZImageDenoiser,
@@ -77,12 +103,10 @@ FAMILY = ModelFamily(
     latent_format=FluxLatentFormat,
     denoiser_lora_keys=lora_keys,
     model_patches=(CONTROL,),
-    variants={"": ()},
+    variants={"": (), OMNI: ()},
     comfyui=ComfyUiNames("Flux", ("lumina2",), untyped_slots=("qwen3_4b",)),
-    default=Defaults(
-        width=1024, height=1024, steps=9, cfg=1.0, sampler_name="res_multistep", scheduler="simple",
-        tflop=58.5, attention=0.12, billions=6.155
-    ),
+    default=DEFAULT,
+    variant_defaults={OMNI: replace(DEFAULT, steps=25, cfg=4.0, edit="references", billions=6.513)},
     nodes=("UNETLoader", "CLIPLoader", "VAELoader", "CLIPTextEncode", "EmptySD3LatentImage", "KSampler", "VAEDecode"),
     memory_usage_factor=2.8,
     parameterisation=FLOW,

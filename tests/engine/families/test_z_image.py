@@ -12,7 +12,7 @@ from darkroom.engine.adapters.lora_names import rows_of
 from darkroom.engine.diffusion.denoiser import Denoiser
 from darkroom.engine.diffusion.model_sampling_variants import Flow
 from darkroom.engine.families import registry
-from darkroom.engine.families.base import NotRecognised, TensorIndex
+from darkroom.engine.families.base import TensorIndex
 from darkroom.engine.families.registry import family_named
 from darkroom.engine.families.z_image.diffusers_names import file_layout, lora_keys
 from darkroom.engine.families.z_image.transformer import ZImageConfig
@@ -50,11 +50,6 @@ def test_the_omni_network_reads_the_tokens_of_an_image_encoder() -> None:
     with unfilled():
         network = FAMILY.denoiser.build(config)
     assert {name: tuple(weight.shape) for name, weight in network.state_dict().items()} == shapes
-
-
-def test_a_network_of_pixels_is_refused_by_name() -> None:
-    with pytest.raises(NotRecognised, match="Z-Image in pixel space"):
-        registry.recognise(TensorIndex({**shapes_of("z_image"), "dec_net.cond_embed.weight": (8, 8)}))
 
 
 def test_the_type_of_its_text_encoder_is_shared_and_the_file_decides() -> None:

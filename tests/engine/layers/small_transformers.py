@@ -83,6 +83,8 @@ from darkroom.engine.families.wan.transformer import WanTransformer
 from darkroom.engine.families.wan.uni3c import ControlBlock as CameraControlBlock
 from darkroom.engine.families.wan.uni3c import Uni3cConfig
 from darkroom.engine.families.wan.vace import WanVaceConfig, WanVaceTransformer
+from darkroom.engine.families.z_image.transformer import ZImageConfig, ZImageTransformer
+from darkroom.engine.families.z_image_pixel.transformer import ZImagePixelConfig, ZImagePixelTransformer
 from darkroom.engine.formats.unfilled import give_memory, unfilled
 from darkroom.engine.layers.qwen3_vl_vision import Qwen3VlVisionConfig
 from darkroom.engine.layers.rotary import rotations
@@ -203,11 +205,20 @@ WAN: dict[str, Any] = {
     "in_channels": 4,
     "out_channels": 4,
 }
-Z_IMAGE = Lumina2Config(
-    width=256, heads=2, key_heads=2, inner_width=96, num_layers=2, context_dim=16, time_width=64, time_inner=64,
-    num_refiners=1, axes=(32, 48, 48), theta=256.0, time_factor=1000.0, activates_time=False, pads_tokens=True,
-    query_eps=1.1920928955078125e-07,
-)  # fmt: skip
+Z_IMAGE_SIZES: dict[str, Any] = {
+    "width": 256, "heads": 2, "key_heads": 2, "inner_width": 96, "num_layers": 2, "context_dim": 16, "time_width": 64,
+    "time_inner": 64, "num_refiners": 1, "axes": (32, 48, 48), "theta": 256.0, "time_factor": 1000.0,
+    "activates_time": False, "pads_tokens": True, "query_eps": 1.1920928955078125e-07,
+}  # fmt: skip
+Z_IMAGE = ZImageConfig(**Z_IMAGE_SIZES)
+Z_IMAGE_PIXEL = ZImagePixelConfig(
+    **Z_IMAGE_SIZES, patch=8, decoder_size=32, num_decoder_layers=2, num_frequencies=3, has_image_mark=True
+)
+Z_IMAGE_REFERENCES: dict[str, Any] = {
+    "ref_latents": lambda drawn: [drawn(BATCH, 16, 4, 2), drawn(BATCH, 16, 2, 2)],
+    "ref_contexts": lambda drawn: [drawn(BATCH, length, 16) for length in (2, 3, 1)],
+    "siglip_feats": lambda drawn: [drawn(BATCH, 2, 3, 8)],
+}
 LUMINA = Lumina2Config(
     width=192, heads=2, key_heads=1, inner_width=96, num_layers=2, context_dim=16, time_width=64, time_inner=64,
     num_refiners=1,
@@ -396,7 +407,13 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         ),
         ("qwen_image21",),
     ),
-    "z_image": SmallTransformer(lambda: Lumina2Transformer(Z_IMAGE), _image(16, 16), ("z_image",)),
+    "z_image": SmallTransformer(lambda: ZImageTransformer(Z_IMAGE), _image(16, 16), ("z_image",)),
+    "z_image with references": SmallTransformer(
+        lambda: ZImageTransformer(replace(Z_IMAGE, vision_dim=8)), _image(16, 16, **Z_IMAGE_REFERENCES)
+    ),
+    "z_image_pixel": SmallTransformer(
+        lambda: ZImagePixelTransformer(Z_IMAGE_PIXEL), _of((3, 16, 24), 16, 1.0, {}), ("z_image_pixel",)
+    ),
     "z_image control": SmallTransformer(RefiningBlock, lambda drawn: {"x": drawn(2, 7, 256), "time": drawn(2, 64)}),
     "lumina2": SmallTransformer(
         lambda: Lumina2Transformer(LUMINA),

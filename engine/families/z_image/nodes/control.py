@@ -9,6 +9,7 @@ from darkroom.engine.families.lumina2.layers import Lumina2Config
 from darkroom.engine.families.qwen_image.diffsynth_control import DiffSynthControlConfig
 from darkroom.engine.families.qwen_image.transformer import QwenImageConfig
 from darkroom.engine.families.z_image.fun_control import ZImageFunControlConfig
+from darkroom.engine.layers.patches import PATCH
 from darkroom.engine.models.kinds.diffsynth_patch import DiffSynthPatch
 from darkroom.engine.models.kinds.fun_control_patch import FunControlPatch
 from darkroom.engine.nodes.base import NodeContext
@@ -72,6 +73,8 @@ def _check_fits(model: MODEL, model_patch: MODEL_PATCH, vae: VAE, latent_format:
     network, control = model.model.diffusion_model.config, model_patch.model.config
     if not isinstance(control, ZImageFunControlConfig) or not isinstance(network, Lumina2Config):
         raise ValueError("model_patch: it does not fit the model; got another kind, expected those of Z-Image")
+    if network.patch != PATCH:
+        raise ValueError("model: the control is for networks of latents; got Z-Image in pixel space, expected Z-Image")
     if control.blocks.width != network.width or control.blocks.time_width != network.time_width:
         raise ValueError(
             f"model_patch: it does not fit the model; got width {control.blocks.width}, expected {network.width}"

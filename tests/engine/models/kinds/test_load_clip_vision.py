@@ -108,3 +108,26 @@ def test_another_kind_of_image_encoder_is_named(tmp_path: Path) -> None:
 def test_names_of_layers_are_read(name: str) -> None:
     found = list(layer_names(f"transformer.resblocks.12.{name}"))
     assert found and all(ours.startswith("encoder.layers.12.") for ours, _ in found)
+
+
+NAFLEX = ClipVisionConfig(
+    num_layers=3, width=32, inner_width=48, activation="gelu_tanh", patch_px=4, image_px=12, projection_width=0,
+    has_class_token=False, most_patches=9, mean=(0.5, 0.5, 0.5), deviation=(0.5, 0.5, 0.5),
+)  # fmt: skip
+
+
+def test_siglip_2_keeps_the_proportions_of_images(tmp_path: Path) -> None:
+    save_file(random_weights(NAFLEX), tmp_path / "a.safetensors")
+    network = load_clip_vision(tmp_path / "a.safetensors", torch.float16)
+    assert network.config == NAFLEX
+    last, inner, embedded, _ = network.float()(torch.randn(2, 3, 8, 16), intermediate_output=-2)
+    assert last.shape == (2, 8, 32) and torch.equal(last, embedded)
+    assert inner is not None and inner.shape == last.shape
+
+
+def test_a_table_of_positions_that_is_no_square_is_refused(tmp_path: Path) -> None:
+    weights = random_weights(NAFLEX)
+    weights["vision_model.embeddings.position_embedding.weight"] = torch.zeros(8, 32)
+    save_file(weights, tmp_path / "a.safetensors")
+    with pytest.raises(BadModelFile, match="a square number of rows"):
+        load_clip_vision(tmp_path / "a.safetensors", torch.float16)
