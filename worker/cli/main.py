@@ -23,6 +23,7 @@ from darkroom.worker.cli.chosen_worker import API_KEY_VARIABLE, INSECURE, worker
 from darkroom.worker.cli.jobs import commands as job_commands
 from darkroom.worker.cli.models import commands as model_commands
 from darkroom.worker.cli.tuning import commands as tuning_commands
+from darkroom.worker.cli.workers import commands as worker_commands
 from darkroom.worker.errors import SettingsInvalid, WorkerError
 from darkroom.worker.settings.api_keys import ALL_SCOPES, KeyMalformed, new_key, read_scopes
 from darkroom.worker.settings.child_environment import INSTALLERS
@@ -33,6 +34,7 @@ app = typer.Typer(no_args_is_help=True)
 app.add_typer(model_commands, name="models")
 app.add_typer(tuning_commands, name="tuning")
 app.add_typer(job_commands, name="jobs")
+app.add_typer(worker_commands, name="workers")
 key_commands = typer.Typer(no_args_is_help=True, help="API keys of callers.")
 app.add_typer(key_commands, name="keys")
 EXIT_BAD_SETTING = 2
