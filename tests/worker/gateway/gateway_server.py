@@ -46,9 +46,9 @@ class GatewayServer:
                     return (await http.get("/ready")).status_code == 200
                 return False
 
-            await until(is_ready)
+            await until(is_ready, 180)
             if not self.token:
-                self.token = await self.new_token("workers")
+                self.token = await self.new_token(f"workers-{self.port}")
 
     async def new_token(self, name: str) -> str:
         """Return the secret of a new worker token."""

@@ -18,27 +18,77 @@ from darkroom.worker.settings.environment import load_settings
 from tests.worker.running_front import ServerWithoutSignals, until
 
 
+class LocalGateway:
+    """A gateway that can be cut off and started again, with a token for the workers that ask it for jobs."""
+
+    def __init__(self, broker_url: str, database_url: str, **changes: Any) -> None:
+        self._given = {"broker_url": broker_url, "database_url": database_url, **changes}
+        self._server: ServerWithoutSignals | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self.port = 0
+        self.token = ""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Settings of a worker that takes its jobs."""
+        return {"gateway_url": self.url, "worker_token": self.token}
+
+    async def start(self) -> None:
+        """Start it, the second time on the same port, and wait until it is ready."""
+        await self.stop()
+        settings = load_settings(env_file=None, **self._given).settings
+        config = uvicorn.Config(
+            create_gateway_app(build_services(settings)), port=self.port, log_config=None, access_log=False, ws="none",
+            timeout_graceful_shutdown=1,
+        )  # fmt: skip
+        server = ServerWithoutSignals(config, ConnectionTable(settings.connections, frozenset()), busy)
+        self._server, self._serving = server, asyncio.create_task(server.serve())
+
+        async def is_started() -> bool:
+            return server.started
+
+        await until(is_started)
+        self.port = server.servers[0].sockets[0].getsockname()[1]
+
+    async def make_token(self, name: str) -> None:
+        """Make the token of the workers."""
+        async with self.client() as http:
+            made = await http.post("/api/v1/worker-tokens", json={"name": name})
+            assert made.status_code == 201, made.text
+            self.token = made.json()["token"]
+
+    def client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=self.url, timeout=60, trust_env=False)
+
+    def kill(self) -> None:
+        """Cut all connections off and take no more."""
+        if self._server is not None:
+            for listener in self._server.servers:
+                listener.close()
+            for connection in list(self._server.server_state.connections):
+                connection.transport.abort()  # type: ignore[union-attr]
+            self._server.should_exit = True
+
+    async def stop(self) -> None:
+        """End it."""
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            await self._serving
+            self._server, self._serving = None, None
+
+
 @contextlib.asynccontextmanager
 async def running_gateway(broker_url: str, database_url: str, **changes: Any) -> AsyncIterator[httpx.AsyncClient]:
     """Yield a client of a gateway that is ready."""
-    given = {"broker_url": broker_url, "database_url": database_url, **changes}
-    settings = load_settings(env_file=None, **given).settings
-    config = uvicorn.Config(
-        create_gateway_app(build_services(settings)), port=0, log_config=None, access_log=False, ws="none",
-        timeout_graceful_shutdown=1,
-    )  # fmt: skip
-    server = ServerWithoutSignals(config, ConnectionTable(settings.connections, frozenset()), busy)
-    serving = asyncio.create_task(server.serve())
-
-    async def is_started() -> bool:
-        return server.started
-
-    await until(is_started)
-    url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+    gateway = LocalGateway(broker_url, database_url, **changes)
+    await gateway.start()
+    async with gateway.client() as http:
         try:
             yield http
         finally:
             await http.aclose()
-            server.should_exit = True
-            await serving
+            await gateway.stop()

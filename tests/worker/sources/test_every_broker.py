@@ -17,8 +17,7 @@ from darkroom.worker.integrations.nats.jetstream import NatsBroker
 from darkroom.worker.integrations.redis.streams import RedisBroker
 from darkroom.worker.settings.broker import BrokerConfig
 from tests.fakes import FakeEngine, draw, wait
-from tests.worker.gateway.gateway_server import gateway_server
-from tests.worker.gateway.running_gateway import running_gateway
+from tests.worker.gateway.running_gateway import LocalGateway
 from tests.worker.running_front import until
 from tests.worker.sources.brokers import LEASE_SECONDS, ProducingBroker, Server, body, received, result, worker
 from tests.worker.sources.servers import nats_server, redis_server
@@ -62,12 +61,15 @@ async def kind(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
             return
         postgres = request.getfixturevalue("postgres")
         database = postgres.url(postgres.new_database())
-        async with (
-            gateway_server(folder, redis.url, database, BROKER_LEASE_SECONDS=str(LEASE_SECONDS)) as gateway,
-            running_gateway(redis.url, database, broker_lease_seconds=600) as patient,
-        ):
-            urls = {LEASE_SECONDS: gateway.url, 600: str(patient.base_url)}
-            yield Kind(gateway, lambda seconds: RedisThroughGateway(redis.url, urls[seconds], gateway.token))
+        gateway = LocalGateway(redis.url, database, broker_lease_seconds=LEASE_SECONDS)
+        patient = LocalGateway(redis.url, database, broker_lease_seconds=600)
+        for started in (gateway, patient):
+            await started.start()
+        await gateway.make_token("workers")
+        urls = {LEASE_SECONDS: gateway.url, 600: patient.url}
+        yield Kind(gateway, lambda seconds: RedisThroughGateway(redis.url, urls[seconds], gateway.token))
+        for started in (gateway, patient):
+            await started.stop()
 
 
 def _config(server: Server, lease_seconds: float) -> BrokerConfig:
