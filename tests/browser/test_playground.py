@@ -94,7 +94,8 @@ def test_an_image_that_carries_its_workflow_is_one(browser: Browser, worker: Run
         page.fill(field(guest, "1.width"), "24")
         page.click("#draw")
         guest.wait_for(".card.done .count")
-        page.wait_for_function("document.querySelector('.card.done img').naturalWidth === 24")
+        decoded = "image => image.decode().then(() => image.naturalWidth)"
+        assert page.locator(".card.done img").first.evaluate(decoded) == 24
         assert not guest.complaints
 
 

@@ -67,6 +67,7 @@ export function fieldsOfForm({ fields, choices }, named = {}) {
     group: item.title,
     isMain: names.length ? chosen.has(item.target) : item.is_main,
     role: item.role,
+    isRequired: Boolean(item.schema.contentMediaType) && item.schema.default === "",
     also: item.also,
     keepsEmpty: true,
   }));

@@ -6,9 +6,9 @@ import { at, bytes, duration, make, plural } from "./dom.js";
 const QUEUE_MS = 5000;
 
 export class Head {
-  /** `onBack()` is called when the worker answers again, `keyField` asks for a key. */
-  constructor(keyField, onBack) {
-    Object.assign(this, { keyField, onBack });
+  /** `onBack()` is called when the worker answers again, `onQueue(jobs)` with the queue, `keyField` asks for a key. */
+  constructor(keyField, { onBack, onQueue }) {
+    Object.assign(this, { keyField, onBack, onQueue });
     this.isDown = false;
     this.isReady = false;
     this.isOperator = false;
@@ -62,6 +62,7 @@ export class Head {
       this.isDown = false;
       return this.onBack();
     }
+    if (info?.jobs) this.onQueue(info.jobs);
     if (!info || !at("queue")) return;
     const count = info.preprocess_queue_size + info.generation_queue_size + info.postprocess_queue_size;
     const wait = info.estimated_wait_seconds;

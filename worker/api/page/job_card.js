@@ -21,15 +21,22 @@ export function shown(output, isLarge = false) {
   if (!output.url) return null;
   const tag = MEDIA.find(([, pattern]) => pattern.test(output.filename))?.[0];
   if (!tag) return null;
-  if (tag === "img") return make("img", { src: output.url, alt: output.filename, loading: "lazy" });
-  return make(tag, { src: output.url, controls: isLarge || tag === "audio", muted: !isLarge, preload: "metadata" });
+  const source = isLarge ? output.url : (output.thumbnail?.url ?? output.url);
+  if (tag === "img") return make("img", { src: source, alt: output.filename, loading: "lazy" });
+  return make(tag, { src: output.url, controls: true, muted: !isLarge, preload: "metadata" });
 }
+
+/** Return true for an output that a page shows as an image. */
+export const isImage = (output) => MEDIA[0][1].test(output.filename);
 
 export class JobCard {
   /** `entry` is `{id, title, modifier, modifications, at}`; `onOpen(card)` is called for a card with results,
-   * `onSend(card)` to send a request again that no worker has taken. */
-  constructor(entry, { onOpen, onEnd, onSend }) {
+   * `onSend(card)` to send a request again that no worker has taken, `onSelect(card)` when it is ticked or not.
+   * `turn(follow)` calls `follow` when a stream may be opened: browsers open few at once. */
+  constructor(entry, { onOpen, onEnd, onSend, onSelect, turn }) {
     this.entry = entry;
+    this.turn = turn;
+    this.began = null; // when the first progress was seen, and its per cent
     this.result = null;
     this.isTaken = false;
     this.needsKey = false;
@@ -44,8 +51,9 @@ export class JobCard {
     this.openButton = make("button", {
       type: "button", className: "open", onclick: () => onOpen(this), ariaLabel: `Open: ${entry.title}`,
     }, this.image);
+    this.box = make("input", { type: "checkbox", hidden: true, ariaLabel: `Select: ${entry.title}`, onchange: () => onSelect?.(this) });
     const title = make("p", { className: "title", title: entry.title }, entry.title);
-    this.element = make("article", { className: "card" }, this.openButton, this.bar, title, this.status,
+    this.element = make("article", { className: "card" }, this.box, this.openButton, this.bar, title, this.status,
       this.problem, this.remarks, this.cancelButton, this.sendButton);
   }
 
@@ -61,20 +69,37 @@ export class JobCard {
   async run(body) {
     this.#waiting();
     this.#working("Sending");
-    await this.#follow(() => events("generate/stream", { method: "POST", body }));
+    for (let tries = 1; ; tries += 1) {
+      try {
+        await ask("generate", { method: "POST", body });
+        break;
+      } catch (refusal) {
+        if (!this.isTaken || !refusal.isPassing) throw refusal;
+        await pauseBefore(tries, refusal.retryAfter);
+      }
+    }
+    await this.follow();
   }
 
-  /** Show a job of before: its result, or its stream while it runs. Throws Refusal for one that is gone. */
-  async recall() {
+  /** Follow a job that the worker has, to its end. Throws Refusal for one that is gone. */
+  async follow() {
     this.isTaken = true;
     this.needsKey = false;
     this.#waiting();
-    const result = await ask(`result/${encodeURIComponent(this.id)}`).catch((refusal) => {
-      if (refusal.status === 404 || refusal.needsKey) throw refusal;
-      return null; // a result with another status has its words in the stream's last event
-    });
-    if (result?.status === "completed") this.#finish(result);
-    else await this.#follow(() => this.#stream());
+    this.#working("Waiting");
+    await this.turn(() => (this.result ? null : this.#follow()));
+  }
+
+  /** Show the end of a job as the list has it. */
+  showEnded(result) {
+    this.isTaken = true;
+    this.#finish(result);
+  }
+
+  /** Show what the queue has of a job that no stream is open for. */
+  showQueued({ position, percent, estimated_wait_time: wait }) {
+    if (this.isFollowed || this.result) return;
+    this.#take({ status: "queued", queue_position: { position, estimated_wait_time: wait }, progress: { percent, value: 0, max: 0 } });
   }
 
   #waiting() {
@@ -111,27 +136,25 @@ export class JobCard {
     this.sendButton.hidden = false;
   }
 
-  /** Follow the job to its end, over restarts of the worker, which keeps what it has taken. Throws Refusal. */
-  async #follow(first) {
-    let open = first;
+  /** Follow the job's stream to its end, over restarts of the worker, which keeps what it has taken. Throws Refusal. */
+  async #follow() {
+    this.isFollowed = true;
     for (let tries = 1; ; tries += 1) {
       let retryAfter = null;
       let words = "The connection was lost; trying again";
       try {
-        for await (const event of open()) {
+        for await (const event of this.#stream()) {
           tries = 0;
-          this.isTaken = true;
           if (event.result) return this.#finish(event.result);
           this.#take(event);
         }
       } catch (error) {
-        if (!(error instanceof Refusal) || !error.isPassing || !this.isTaken) throw error;
+        if (!(error instanceof Refusal) || !error.isPassing) throw error;
         retryAfter = error.retryAfter;
         words = "The worker is restarting; the job goes on then";
       }
       this.#working(words, this.bar.value);
       await pauseBefore(tries, retryAfter);
-      if (this.isTaken) open = () => this.#stream();
     }
   }
 
@@ -142,7 +165,8 @@ export class JobCard {
     let words = event.message ?? event.status;
     if (event.status === "generating" && percent > 0) {
       const { value, max, node_class: node } = event.progress;
-      words = max > 1 ? `Step ${value} of ${max}` : (node ?? words);
+      const step = max > 1 ? `Step ${value} of ${max}` : "";
+      words = [step, node, this.#left(percent)].filter(Boolean).join(" · ") || words;
     } else if (place > 1) {
       words = `Waiting: number ${place}${wait >= 1 ? `, about ${duration(wait)}` : ""}`;
     } else if (event.status === "queued" || event.status === "pending") {
@@ -150,6 +174,16 @@ export class JobCard {
     }
     this.#working(words, percent);
     if (event.preview) this.#preview(event.preview);
+  }
+
+  /** Return the time that is left in words, by the pace of this run since it was first seen. */
+  #left(percent) {
+    const now = performance.now();
+    if (!this.began || percent < this.began.percent) this.began = { at: now, percent };
+    const done = percent - this.began.percent;
+    if (done < 5) return "";
+    const seconds = ((now - this.began.at) / 1000) * ((100 - percent) / done);
+    return seconds >= 1 ? `${duration(seconds)} left` : "";
   }
 
   #working(words, percent = 0) {
@@ -184,14 +218,20 @@ export class JobCard {
     } else {
       const shownOutputs = this.outputs.map((output) => shown(output)).filter(Boolean);
       const files = make("p", { className: "note" }, this.outputs.map((output) => output.filename).join(", "));
-      this.image.replaceChildren(shownOutputs[0] ?? files);
+      const first = shownOutputs[0] ?? files;
+      this.image.replaceChildren(first);
+      if (first.controls) { // what has controls of its own is not within the button
+        this.openButton.before(this.image);
+        this.openButton.textContent = "Open";
+      }
       if (this.outputs.length > 1) this.image.append(make("span", { className: "count" }, `${this.outputs.length}`));
-      const seconds = (result.timings?.total_ms ?? 0) / 1000;
-      show(this.status, `${this.entry.modifier}${seconds ? ` · ${duration(seconds)}` : ""}`);
+      const { total_ms: total, generation_ms: drawing } = result.timings ?? {};
+      show(this.status, `${this.entry.modifier}${total ? ` · ${duration((drawing || total) / 1000)}` : ""}`);
       show(this.remarks, remarksOf(result).join("\n"));
       this.remarks.title = this.remarks.textContent;
       this.element.classList.add("done");
     }
+    this.box.hidden = false;
     this.onEnd(this);
   }
 }

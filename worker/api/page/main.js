@@ -1,26 +1,35 @@
 /** The page that draws: a form for whatever the worker runs, and a gallery of what came of it. */
 
 import { at, show } from "./dom.js";
+import { fileOf } from "./downloads.js";
 import { Gallery } from "./gallery.js";
+import { GalleryBar } from "./gallery_bar.js";
 import { Head } from "./head.js";
 import { KeyField } from "./key_field.js";
-import { Panel } from "./panel.js";
-import { recipeOfModifier } from "./recipes.js";
+import { Panel, WORKFLOW } from "./panel.js";
+import { recipeOfJob, recipeOfModifier } from "./recipes.js";
 import { Sender } from "./sender.js";
 import { Viewer } from "./viewer.js";
 
 const gallery = new Gallery(at("gallery"), {
   onOpen: (card) => viewer.open(card),
-  onChange: () => (at("empty").hidden = gallery.cards.length > 0),
+  onChange: () => bar.refresh(),
   onSend: (card) => sender.send(card),
+  onSelect: () => bar.refresh(),
 });
+const bar = new GalleryBar(gallery, complain);
 const viewer = new Viewer(at("viewer"), {
-  onAgain: (entry) => again(entry),
-  onUse: (entry) => use(entry),
-  onForget: (_entry, card) => gallery.remove(card),
+  onAgain: again,
+  onUse: use,
+  onInput: async (output) => panel.take(await fileOf(output), true),
+  onDelete: (card) => bar.remove(card),
+  onRefusal: complain,
   beside: (card, step) => gallery.beside(card, step),
 });
-const head = new Head(new KeyField(() => start()), () => readWorker());
+const head = new Head(new KeyField(() => start()), {
+  onBack: () => readWorker(),
+  onQueue: (jobs) => gallery.takeQueue(jobs),
+});
 const panel = new Panel({
   onSubmit: (recipe, values, files) => sender.submit(recipe, values, files),
   onRefusal: complain,
@@ -31,7 +40,7 @@ const sender = new Sender(gallery, { onRefusal: complain, onEnd: () => head.read
 async function start() {
   show(at("problem"), "");
   await readWorker();
-  await gallery.recall();
+  await gallery.recall().catch((refusal) => refusal.isUnreachable || complain(refusal));
 }
 
 /** Read what the worker has. Where it does not answer, the head says so until it does. */
@@ -47,28 +56,26 @@ function complain(refusal) {
   panel.complain(refusal);
 }
 
-/** Return what a card ran: as it was sent in this tab, else by its modifier. */
-function sentOf(entry) {
-  const sent = sender.sent.get(entry.id);
-  const modifier = panel.modifiers.get(entry.modifier);
-  if (!sent && !modifier) throw new Error(`${entry.modifier}: choose the workflow once more.`);
-  return sent ?? { recipe: recipeOfModifier(modifier), values: entry.modifications, files: {} };
+/** Return what a card ran: as it was sent in this tab, by its modifier, else by the workflow that the worker keeps. */
+async function sentOf({ entry, id }) {
+  const modifier = gallery.notes.has(id) ? panel.modifiers.get(entry.modifier) : null;
+  if (sender.sent.has(id)) return sender.sent.get(id);
+  if (modifier) return { recipe: recipeOfModifier(modifier), values: entry.modifications, files: {} };
+  return { recipe: await recipeOfJob(WORKFLOW, id), values: {}, files: {} };
 }
 
 /** Draw once more with other seeds. */
-async function again(entry) {
-  const { recipe, values, files } = sentOf(entry);
-  const seeds = new Set(recipe.fields.filter((field) => field.isSeed).map((field) => field.name));
-  const lacks = recipe.fields.some((field) => field.isRequired && !(field.name in values) && !(field.name in files));
-  await panel.open(recipe, Object.fromEntries(Object.entries(values).filter(([name]) => !seeds.has(name))));
-  for (const name of seeds) panel.form.fill({ [name]: "" });
+async function again(card) {
+  const { recipe, values, files } = await sentOf(card);
+  const seeds = recipe.fields.filter((field) => field.isSeed).map((field) => [field.name, ""]);
+  panel.open(recipe, { ...values, ...Object.fromEntries(seeds) });
   panel.form.choose(files);
-  if (lacks) return show(at("problem"), "Choose the image once more: the browser keeps none.");
+  if (panel.form.missing().length) return show(at("problem"), "Choose the image once more: it is no longer here.");
   return panel.submit();
 }
 
-function use(entry) {
-  const { recipe, values, files } = sentOf(entry);
+async function use(card) {
+  const { recipe, values, files } = await sentOf(card);
   panel.open(recipe, values);
   panel.form.choose(files);
   at("form").scrollIntoView({ block: "start" });
@@ -81,7 +88,7 @@ at("form").addEventListener("submit", (event) => {
   guarded(() => panel.submit())();
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !at("viewer").open) at("form").requestSubmit();
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !document.querySelector("dialog[open]")) at("form").requestSubmit();
 });
 document.addEventListener("paste", (event) => {
   const [file] = event.clipboardData?.files ?? [];

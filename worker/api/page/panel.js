@@ -1,7 +1,9 @@
 /** The panel with the form: what is to be made is chosen, filled in, and sent. */
 
 import { ask } from "./api.js";
+import { showCode } from "./code_dialog.js";
 import { at, make, show } from "./dom.js";
+import { RANDOM } from "./fields.js";
 import { ImageField } from "./image_field.js";
 import { PlanNote } from "./plan_note.js";
 import { recipeOfModifier, recipeOfStored, recipeOfWorkflow } from "./recipes.js";
@@ -30,6 +32,9 @@ export class Panel {
     });
     at("modifier").addEventListener("change", () => this.choose(at("modifier").value).catch(onRefusal));
     at("reset").addEventListener("click", () => this.recipe && this.open(this.recipe, this.recipe.example));
+    at("code").addEventListener("click", () => {
+      if (this.form) showCode(at("program"), this.recipe, this.form.values(() => RANDOM), this.form.files());
+    });
     at("fields").addEventListener("input", () => this.#look());
   }
 
@@ -114,10 +119,12 @@ export class Panel {
   }
 
   /** Take a file that was dropped or pasted beside the fields: an image for the form, else a workflow. */
-  async take(file) {
+  async take(file, isInput = false) {
     const isJson = /json/.test(file.type) || /\.json$/i.test(file.name);
     const field = isJson ? null : [...(this.form?.controls.values() ?? [])].find((entry) => entry.field.media);
+    at("form").scrollIntoView({ block: "nearest" });
     if (field) return field.control.choose(file);
+    if (isInput) throw new Error("Choose something that takes a file first, such as Image2Image; then use it as input.");
     await this.choose(WORKFLOW);
     return this.picker.choose(file);
   }

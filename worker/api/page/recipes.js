@@ -23,6 +23,17 @@ export async function recipeOfWorkflow(key, label, workflow, about = "") {
   return workflowRecipe({ key, label, about, form, base: { workflow_json: workflow } });
 }
 
+/** Return the recipe of a job that the worker keeps. Files that came with its request are to be chosen anew. */
+export async function recipeOfJob(key, id) {
+  const job = await ask(`jobs/${encodeURIComponent(id)}`);
+  if (!job.workflow_json) return recipeOfStored(key, job.parameters.workflow);
+  const nodes = Object.entries(job.workflow_json).map(([node, entry]) => [node, { ...entry, inputs: withoutFiles(entry.inputs) }]);
+  return recipeOfWorkflow(key, job.title || job.modifier || id, JSON.stringify(Object.fromEntries(nodes)));
+}
+
+const withoutFiles = (inputs = {}) =>
+  Object.fromEntries(Object.entries(inputs).map(([name, value]) => [name, /^(upload:|darkroom\/)/.test(value) ? "" : value]));
+
 /** Return the recipe of a stored workflow. Its document is for operators; others get its named inputs. Throws Refusal. */
 export async function recipeOfStored(key, name) {
   const stored = await ask(`workflows/${encodeURIComponent(name)}`);

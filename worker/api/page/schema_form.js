@@ -57,9 +57,9 @@ export class SchemaForm {
     }
   }
 
-  /** Return the values that differ from the initial ones: every seed is drawn here, so that the page can name it.
-   * Images are left out. */
-  values() {
+  /** Return the values that differ from the initial ones: every seed is drawn here, so that the page can name it,
+   * unless `seed()` gives another value for empty ones. Images are left out. */
+  values(seed = randomSeed) {
     const found = {};
     for (const [name, { field, control }] of this.controls) {
       if (control instanceof ImageField) {
@@ -68,7 +68,7 @@ export class SchemaForm {
         if (control.checked !== Boolean(field.initial)) found[name] = control.checked;
       } else {
         const text = field.isText && field.keepsEmpty ? control.value : control.value.trim();
-        if (field.isSeed && text === "") found[name] = randomSeed();
+        if (field.isSeed && text === "") found[name] = seed();
         else if (isChanged(field, text)) found[name] = valueOf(field, text);
       }
     }

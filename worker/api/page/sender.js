@@ -2,6 +2,8 @@
 
 import { inputOfRecipe, titleOf } from "./recipes.js";
 
+const THUMBNAIL_PX = 512;
+
 export class Sender {
   /** `onEnd()` is called when a job is over, `onRefusal(refusal)` with a request that did not become one. */
   constructor(gallery, { onRefusal, onEnd }) {
@@ -24,7 +26,7 @@ export class Sender {
   async send(card) {
     const { recipe, values, files } = this.sent.get(card.id);
     const parts = Object.fromEntries(Object.keys(files).map((name) => [name, partOf(name)]));
-    const request = { input: { request_id: card.id, previews: true, ...inputOfRecipe(recipe, values, parts) } };
+    const request = { input: { request_id: card.id, previews: true, output: { thumbnail_size: THUMBNAIL_PX }, ...inputOfRecipe(recipe, values, parts) } };
     try {
       await card.run(Object.keys(files).length ? multipart(request, files) : request);
     } catch (refusal) {

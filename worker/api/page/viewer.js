@@ -1,14 +1,14 @@
 /** A result in full: its images, the parameters that made them, and what can be done with them. */
 
 import { duration, make } from "./dom.js";
+import { save } from "./downloads.js";
 import { remarksOf, shown } from "./job_card.js";
 
 export class Viewer {
-  /** `onAgain(entry)` draws once more with another seed, `onUse(entry)` fills the form, `beside(card, step)` finds. */
-  constructor(dialog, { onAgain, onUse, beside, onForget }) {
-    this.dialog = dialog;
-    this.actions = { onAgain, onUse, onForget };
-    this.beside = beside;
+  /** `onAgain(card)` draws once more with another seed, `onUse(card)` fills the form, `onInput(output)` puts an output
+   * into it, `onDelete(card)` removes the job, `beside(card, step)` finds another card. */
+  constructor(dialog, { beside, onRefusal, ...actions }) {
+    Object.assign(this, { dialog, beside, onRefusal, actions });
     this.card = null;
     this.place = 0;
     dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
@@ -47,13 +47,15 @@ export class Viewer {
         className: isPrimary ? "primary" : "",
         onclick: () => {
           this.dialog.close();
-          action(entry, this.card);
+          Promise.resolve().then(() => action(this.card, output)).catch(this.onRefusal);
         },
       }, words);
     const facts = [
       ["Made by", entry.modifier],
+      ...(Object.keys(entry.modifications ?? {}).length ? [] : [["prompt", entry.title]]),
       ...Object.entries(entry.modifications ?? {}).map(([name, value]) => [entry.labels?.[name]?.toLowerCase() ?? name.replaceAll("_", " "), wordsOf(value)]),
-      ["Time", duration((result.timings?.total_ms ?? 0) / 1000)],
+      ["Time", timesOf(result.timings ?? {})],
+      ["Made at", new Date(entry.at).toLocaleString()],
       ["File", output.filename],
       ["Id", entry.id],
     ];
@@ -65,6 +67,8 @@ export class Viewer {
         make("div", { className: "actions" },
           act("Again with another seed", this.actions.onAgain, true),
           act("Use these parameters", this.actions.onUse),
+          act("Use as input", (_card, output) => this.actions.onInput(output)),
+          act("Download", (_card, output) => save([output])),
           make("a", { href: output.url, target: "_blank", rel: "noopener" }, "Open the file"),
         ),
         output.upload_error ? make("p", { className: "problem" }, `Not uploaded: ${output.upload_error}`) : null,
@@ -73,12 +77,17 @@ export class Viewer {
         make("div", { className: "actions" },
           make("button", { type: "button", onclick: () => this.#move(-1), ariaLabel: "Previous" }, "←"),
           make("button", { type: "button", onclick: () => this.#move(1), ariaLabel: "Next" }, "→"),
-          act("Forget it here", this.actions.onForget),
+          act("Delete", this.actions.onDelete),
           make("button", { type: "button", onclick: () => this.dialog.close() }, "Close"),
         ),
       ),
     );
   }
+}
+
+function timesOf({ total_ms: total, generation_ms: drawing }) {
+  const all = duration((total ?? 0) / 1000);
+  return drawing && total - drawing > 1000 ? `${all}, ${duration(drawing / 1000)} of them on the engine` : all;
 }
 
 function wordsOf(value) {
