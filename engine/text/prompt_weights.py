@@ -25,9 +25,22 @@ def parse_weights(text: str) -> list[tuple[str, float]]:
     Backslashes make brackets plain text. A closing bracket too many is text; an opening one too many too.
     Raises PromptTooDeep.
     """
-    hidden = text.replace("\\)", "\0\1").replace("\\(", "\0\2")
-    parts = _Brackets.of(hidden).parts()
-    return [(part.replace("\0\1", ")").replace("\0\2", "("), weight) for part, weight in parts]
+    return [(show_escaped(part), weight) for part, weight in parse_hidden(hide_escaped(text))]
+
+
+def parse_hidden(text: str, weight: float = 1.0) -> list[tuple[str, float]]:
+    """Split a text of `hide_escaped` as `parse_weights` does; parts without brackets weigh `weight`."""
+    return list(_Brackets.of(text).parts(weight))
+
+
+def hide_escaped(text: str) -> str:
+    """Return a text whose brackets behind backslashes are other characters."""
+    return text.replace("\\)", "\0\1").replace("\\(", "\0\2")
+
+
+def show_escaped(text: str) -> str:
+    """Return a text of `hide_escaped` with its brackets, without the backslashes."""
+    return text.replace("\0\1", ")").replace("\0\2", "(")
 
 
 def unescaped(text: str) -> str:
@@ -75,9 +88,9 @@ class _Brackets:
                 last = index
         return cls(text, closed_by, before)
 
-    def parts(self) -> Iterator[tuple[str, float]]:
+    def parts(self, weight: float) -> Iterator[tuple[str, float]]:
         """Yield every part in the order of the text, with its weight."""
-        open_groups: list[tuple[Iterator[tuple[int, int]], float]] = [(self._items(0, len(self.text)), 1.0)]
+        open_groups: list[tuple[Iterator[tuple[int, int]], float]] = [(self._items(0, len(self.text)), weight)]
         while open_groups:
             items, weight = open_groups[-1]
             item = next(items, None)

@@ -106,11 +106,14 @@ def test_folders_are_the_engines_and_packs_add_to_them(tmp_path: Path) -> None:
 
 def test_a_name_that_is_lacking_can_be_imported_and_raises_when_used(tmp_path: Path) -> None:
     imports = "from comfy.ldm.flux.model import Flux\nimport comfy.model_base\nclass Mine(Flux): pass\n"
-    imports += "assert not isinstance(1, comfy.model_base.Flux)"
+    imports += "assert not isinstance(1, comfy.model_base.TripoSplat)"
     write_pack(tmp_path, "needy.py", pack_with(imports, "return (Flux(),)"))
     with loaded(tmp_path) as made:
         assert made.reports["needy"].status == "loaded"
-        assert made.reports["needy"].missing == ("comfy.ldm.flux.model.Flux", "comfy.model_base.Flux")
+        assert made.reports["needy"].missing == (
+            "comfy.ldm.flux.model.Flux",
+            "comfy.model_base.TripoSplat",
+        )
         graph = {
             "1": {"class_type": "Tried", "inputs": {"value": 0}},
             "2": {"class_type": "Show", "inputs": {"value": ["1", 0]}},
@@ -355,3 +358,27 @@ def test_a_declaration_that_fails_leaves_out_its_node(tmp_path: Path) -> None:
         assert made.reports["both"].nodes == ["Good"]
         assert "NoSuchType" in made.reports["both"].failed_nodes["Bad"]
         assert made.shown("Good") == "4"
+
+
+def test_settings_of_the_device_have_their_older_and_later_names(tmp_path: Path) -> None:
+    body = (
+        "import torch; half = torch.float16; return (str(("
+        "mm.get_autocast_device(mm.get_torch_device()), mm.get_autocast_device('x'), mm.current_loaded_models, "
+        "mm.pick_weight_dtype(torch.float32, half), mm.pick_weight_dtype(half, torch.float32), "
+        "mm.intermediate_dtype(), mm.XFORMERS_IS_AVAILABLE, mm.cleanup_models_gc())),)"
+    )
+    write_pack(tmp_path, "asks.py", pack_with("import comfy.model_management as mm", body))
+    with loaded(tmp_path) as made:
+        expected = ("cpu", "cuda", [], torch.float16, torch.float16, torch.float32, False, None)
+        assert made.shown("Tried", value=0) == str(expected)
+
+
+def test_only_an_error_of_memory_is_let_pass(tmp_path: Path) -> None:
+    body = (
+        "mm.raise_non_oom(torch.OutOfMemoryError('full'))\n"
+        "            try: mm.raise_non_oom(KeyError('else'))\n"
+        "            except KeyError as error: return (str(error),)"
+    )
+    write_pack(tmp_path, "asks.py", pack_with("import torch, comfy.model_management as mm", body))
+    with loaded(tmp_path) as made:
+        assert made.shown("Tried", value=0) == "'else'"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from darkroom.engine.comfy.family_classes import NETWORKS, Kind, family_classes
 from darkroom.engine.comfy.missing_symbol import not_supported
 from darkroom.engine.diffusion import model_sampling as levels
 from darkroom.engine.diffusion import model_sampling_variants as variants
@@ -41,9 +42,20 @@ def _kinds(base: type[BaseModel] = BaseModel) -> Iterator[type[BaseModel]]:
         yield from _kinds(kind)
 
 
-def __getattr__(name: str) -> type[BaseModel]:
+def _network_kind(value: object) -> Kind | None:
+    if not isinstance(value, BaseModel):
+        return None
+    return getattr(value.model_config.family, "name", ""), value.model_config.variant
+
+
+_OF_FAMILIES = family_classes("comfy.model_base", NETWORKS, object, _network_kind)
+
+
+def __getattr__(name: str) -> type:
     """Return the class of a family's networks, such as `SDXL`."""
     for kind in _kinds():
         if vars(kind).get("comfy_name") == name:
             return kind
+    if name in _OF_FAMILIES:
+        return _OF_FAMILIES[name]
     raise AttributeError(name)

@@ -18,6 +18,11 @@ from darkroom.engine.nodes.running_call import running_context
 
 InterruptProcessingException = Interrupted
 OOM_EXCEPTION = torch.OutOfMemoryError
+XFORMERS_IS_AVAILABLE = False
+XFORMERS_ENABLED_VAE = False
+DISABLE_SMART_MEMORY = False
+in_training = False
+lowvram_available = True
 FLOAT_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -55,6 +60,10 @@ def __getattr__(name: str) -> Any:
         return CPUState.CPU if get_torch_device().type == "cpu" else CPUState.GPU
     if name == "total_vram":
         return _device().total_bytes() / 2**20
+    if name == "current_loaded_models":  # as `loaded_models`
+        return []
+    if name == "MIN_WEIGHT_MEMORY_RATIO":
+        return 0.0 if is_nvidia() else 0.4
     raise AttributeError(name)
 
 
@@ -106,6 +115,11 @@ def intermediate_device() -> torch.device:
 
 def unet_inital_load_device(parameters: int, dtype: torch.dtype) -> torch.device:
     return _offload_device()
+
+
+def get_autocast_device(dev: object) -> str:
+    """Return the type of a device as `torch.autocast` takes it."""
+    return str(getattr(dev, "type", "cuda"))
 
 
 def is_device_type(device: DeviceLike, type: str) -> bool:
@@ -213,6 +227,19 @@ def should_use_bf16(
     return kind.type == "cuda" and vae_dtype() is torch.bfloat16
 
 
+def intermediate_dtype() -> torch.dtype:
+    """Return the type of images and latents between nodes."""
+    return torch.float32
+
+
+def pick_weight_dtype(
+    dtype: torch.dtype | None, fallback_dtype: torch.dtype, device: DeviceLike = "cpu"
+) -> torch.dtype:
+    """Return the type to keep weights in: `dtype`, unless it is larger than the other or the device cannot cast it."""
+    is_fitting = dtype is not None and dtype_size(dtype) <= dtype_size(fallback_dtype) and supports_cast(device, dtype)
+    return dtype if is_fitting and dtype is not None else fallback_dtype
+
+
 def dtype_size(dtype: torch.dtype) -> int:
     return dtype.itemsize
 
@@ -292,6 +319,17 @@ def unload_all_models() -> None:
 def cleanup_models() -> None:
     """Do nothing: models without references are freed already."""
     return
+
+
+def cleanup_models_gc() -> None:
+    """Do nothing, as `cleanup_models`."""
+    return
+
+
+def raise_non_oom(e: Exception) -> None:
+    """Raise an error unless it says that the device has too little memory."""
+    if not isinstance(e, OOM_EXCEPTION):
+        raise e
 
 
 def loaded_models(only_currently_used: bool = False) -> list[object]:

@@ -1,0 +1,1 @@
+"""`comfy.text_encoders`."""
