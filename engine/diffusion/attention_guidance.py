@@ -86,14 +86,14 @@ def _rows_of(num_tokens: int, aspect: float) -> int:
     raise ValueError(f"{num_tokens} tokens do not make a grid of aspect {aspect:.3g}")
 
 
-def gaussian_blurred(latent: torch.Tensor, sigma: float) -> torch.Tensor:
-    """Blur [B, C, h, w] over 9 x 9 cells, mirrored at the borders."""
-    half = (BLUR_CELLS - 1) / 2
-    bell = torch.exp(-0.5 * (torch.linspace(-half, half, BLUR_CELLS, device=latent.device) / sigma) ** 2)
+def gaussian_blurred(latent: torch.Tensor, sigma: float, cells: int = BLUR_CELLS) -> torch.Tensor:
+    """Blur [B, C, h, w] over `cells` x `cells` cells, mirrored at the borders."""
+    half = (cells - 1) / 2
+    bell = torch.exp(-0.5 * (torch.linspace(-half, half, cells, device=latent.device) / sigma) ** 2)
     bell = (bell / bell.sum()).to(latent)
     channels = latent.shape[1]
-    kernel = (bell[:, None] * bell[None, :]).expand(channels, 1, BLUR_CELLS, BLUR_CELLS)
-    padded = functional.pad(latent, [BLUR_CELLS // 2] * 4, mode="reflect")
+    kernel = (bell[:, None] * bell[None, :]).expand(channels, 1, cells, cells)
+    padded = functional.pad(latent, [cells // 2] * 4, mode="reflect")
     return functional.conv2d(padded, kernel, groups=channels)
 
 

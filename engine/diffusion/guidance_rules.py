@@ -152,11 +152,16 @@ def tangentially_damped(x: torch.Tensor, cond: torch.Tensor, uncond: torch.Tenso
 
     That is the first right singular vector of both [2, C * h * w]; what remains tangential to it is dropped.
     """
-    negative, positive = ((x - item).flatten(1).unsqueeze(1).float() for item in (uncond, cond))
-    _, _, directions = torch.linalg.svd(torch.cat((negative, positive), dim=1), full_matrices=False)
+    return x - common_part(x - uncond, x - cond)
+
+
+def common_part(negative: torch.Tensor, positive: torch.Tensor) -> torch.Tensor:
+    """Return the negative score [B, C, h, w] projected on the first right singular vector of both scores."""
+    first, second = (item.flatten(1).unsqueeze(1).float() for item in (negative, positive))
+    _, _, directions = torch.linalg.svd(torch.cat((first, second), dim=1), full_matrices=False)
     common = directions[:, 0:1, :]
-    projected: torch.Tensor = (negative @ common.transpose(-2, -1)) * common
-    return x - projected.reshape_as(uncond).to(uncond.dtype)
+    projected: torch.Tensor = (first @ common.transpose(-2, -1)) * common
+    return projected.reshape_as(negative).to(negative.dtype)
 
 
 def mahiro(guided: torch.Tensor, cond: torch.Tensor, uncond: torch.Tensor, scale: float) -> torch.Tensor:

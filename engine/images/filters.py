@@ -25,7 +25,12 @@ SHARPEN_GAIN = 10.0  # how much of the blur is taken away for each unit of the s
 
 def gaussian_kernel(radius: int, sigma: float, device: torch.device | None = None) -> torch.Tensor:
     """Return a kernel [2r+1, 2r+1], sum 1. `sigma` is in units of the radius, not of pixels: it spans -1..1."""
-    axis = torch.linspace(-1, 1, radius * 2 + 1, device=device)
+    return square_kernel(radius * 2 + 1, sigma, device)
+
+
+def square_kernel(size: int, sigma: float, device: torch.device | None = None) -> torch.Tensor:
+    """Return `gaussian_kernel` for a side of `size` pixels."""
+    axis = torch.linspace(-1, 1, size, device=device)
     distance = torch.sqrt(axis[:, None] ** 2 + axis[None, :] ** 2)
     weights = torch.exp(-(distance * distance) / (2.0 * sigma * sigma))
     return weights / weights.sum()

@@ -240,7 +240,7 @@ class UnetModel(nn.Module):
         h, skips = x, []
         for index, block in enumerate(self.input_blocks):
             options["block"] = ("input", index)
-            h = _add_control(block(h, emb, context, options, video=video), control, "input")
+            h = add_control(block(h, emb, context, options, video=video), control, "input")
             for patch in patches.get("input_block_patch", ()):
                 h = patch(h, options)
             skips.append(h)
@@ -248,14 +248,14 @@ class UnetModel(nn.Module):
                 h = patch(h, options)
 
         options["block"] = ("middle", 0)
-        h = _add_control(self.middle_block(h, emb, context, options, video=video), control, "middle")
+        h = add_control(self.middle_block(h, emb, context, options, video=video), control, "middle")
         for patch in patches.get("middle_block_after_patch", ()):
             inputs = {"x": x, "emb": emb, "context": context, "y": y, "timesteps": timesteps}
             h = patch({**inputs, "h": h, "transformer_options": options})["h"]
 
         for index, block in enumerate(self.output_blocks):
             options["block"] = ("output", index)
-            skip = _add_control(skips.pop(), control, "output")
+            skip = add_control(skips.pop(), control, "output")
             h = _joined(h, skip, patches.get("output_block_patch", ()), options)
             h = block(h, emb, context, options, skips[-1].shape if skips else None, video)
         out: torch.Tensor = self.out(h)
@@ -305,7 +305,8 @@ def _joined(
     return h if joins is None else torch.cat([h, joins], dim=1)
 
 
-def _add_control(h: torch.Tensor, control: dict[str, list[torch.Tensor | None]] | None, place: str) -> torch.Tensor:
+def add_control(h: torch.Tensor, control: dict[str, list[torch.Tensor | None]] | None, place: str) -> torch.Tensor:
+    """Add the last of the additions for a place, which is taken off its list."""
     additions = None if control is None else control.get(place)
     if not additions:
         return h

@@ -53,7 +53,12 @@ def rounded_at_random(values: torch.Tensor, dtype: torch.dtype, key: str) -> tor
     LoRA adds. Stochastic rounding keeps it in the mean (Gupta et al. 2015, arXiv 1502.02551). The draw, a byte for each
     value, depends on `key` alone, so that a weight is always patched to the same bits: on a CPU those of ComfyUI.
     """
-    generator = torch.Generator(device=values.device).manual_seed(zlib.crc32(key.encode()))
+    return rounded_by_seed(values, dtype, zlib.crc32(key.encode()))
+
+
+def rounded_by_seed(values: torch.Tensor, dtype: torch.dtype, seed: int) -> torch.Tensor:
+    """Round float32 `values` at random to float8, with the draws of a seed."""
+    generator = torch.Generator(device=values.device).manual_seed(seed)
     draws = torch.randint(256, values.shape, dtype=torch.uint8, device=values.device, generator=generator)
     rounded = torch.empty_like(values, dtype=dtype)
     num_rows = max(1, round(values.shape[0] / max(1.0, values.numel() / ROUNDED_AT_ONCE)))

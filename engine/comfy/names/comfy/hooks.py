@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
+from darkroom.engine.adapters.lora import lora_patches
 from darkroom.engine.models.patching.hooks import (
     EnumHookMode,
     EnumHookScope,
@@ -21,6 +23,7 @@ from darkroom.engine.models.patching.hooks import (
     create_hook_model_as_lora,
     create_target_dict,
 )
+from darkroom.engine.models.patching.lora_keys import denoiser_lora_keys, text_lora_keys
 from darkroom.engine.nodes.library.conditioning.conditioning import with_mask, with_options
 from darkroom.engine.nodes.library.conditioning.conditioning_properties import with_hooks
 from darkroom.engine.nodes.sockets import Conditioning
@@ -43,6 +46,25 @@ __all__ = [
 ]
 
 WrapperHook = TransformerOptionsHook  # its older name
+
+
+def load_hook_lora_for_models(
+    model: Any, clip: Any, lora: dict[str, torch.Tensor], strength_model: float, strength_clip: float
+) -> tuple[Any, Any, HookGroup]:
+    """Return clones with the patches of a LoRA that take effect when the hook does, and the hook; None stays None."""
+    hook = WeightHook()
+    key_map: dict[str, object] = {}
+    if model is not None:
+        key_map |= denoiser_lora_keys(model.model)
+    if clip is not None:
+        key_map |= text_lora_keys(clip.cond_stage_model)
+    patches = lora_patches(lora, key_map)
+    hooked, hooked_clip = (None if value is None else value.clone() for value in (model, clip))
+    if hooked is not None:
+        hooked.add_hook_patches(hook=hook, patches=patches, strength_patch=strength_model)
+    if hooked_clip is not None:
+        hooked_clip.patcher.add_hook_patches(hook=hook, patches=patches, strength_patch=strength_clip)
+    return hooked, hooked_clip, HookGroup([hook])
 
 
 def set_hooks_for_conditioning(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.diffusion.latent_format import PlaygroundLatentFormat as SDXL_Playground_2_5
+from darkroom.engine.families.cascade.denoisers import DecoderLatentFormat as SC_B
 from darkroom.engine.families.registry import families
+from darkroom.engine.families.sd2.family import UpscaleLatentFormat as SD_X4
 
-__all__ = ["LatentFormat", *(family.comfyui.latent_format for family in families())]  # noqa: PLE0604 - they are texts
+OF_FAMILIES = {family.comfyui.latent_format: family.latent_format for family in families()}
+__all__ = ["LatentFormat", "SC_B", "SDXL_Playground_2_5", "SD_X4", *OF_FAMILIES]  # noqa: PLE0604 - they are texts
 
-globals().update({family.comfyui.latent_format: family.latent_format for family in families()})
+globals().update(OF_FAMILIES)

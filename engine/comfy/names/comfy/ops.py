@@ -15,16 +15,30 @@ from torch.nn import functional
 
 
 def cast_bias_weight(
-    s: Any, input: torch.Tensor | None = None, dtype: Any = None, device: Any = None, bias_dtype: Any = None
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return weight and bias of a layer, in the type and on the device of `input` unless others are given."""
+    s: Any,
+    input: torch.Tensor | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    bias_dtype: Any = None,
+    offloadable: bool = False,
+) -> Any:
+    """Return weight and bias of a layer, in the type and on the device of `input` unless others are given.
+
+    With `offloadable` there is a third item for `uncast_bias_weight`: None, as nothing waits to be given back.
+    """
     if input is not None:
         dtype = input.dtype if dtype is None else dtype
         device = input.device if device is None else device
     bias = s.bias
     if bias is not None:
         bias = _through(s.bias_function, bias.to(device=device, dtype=bias_dtype or dtype))
-    return _through(s.weight_function, s.weight.to(device=device, dtype=dtype)), bias
+    weight = _through(s.weight_function, s.weight.to(device=device, dtype=dtype))
+    return (weight, bias, None) if offloadable else (weight, bias)
+
+
+def uncast_bias_weight(s: object, weight: object, bias: object, offload_stream: object) -> None:
+    """Do nothing: what `cast_bias_weight` gave is freed when nobody has it."""
+    return
 
 
 def cast_to(weight: torch.Tensor, dtype: Any = None, device: Any = None, **_: Any) -> torch.Tensor:

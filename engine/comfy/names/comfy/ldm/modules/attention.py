@@ -17,9 +17,10 @@ from darkroom.engine.comfy.names.comfy.ops import disable_weight_init
 from darkroom.engine.layers import unet_layers
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.call_options import CallOptions
+from darkroom.engine.layers.temporal_layers import TemporalTransformer as SpatialVideoTransformer
 from darkroom.engine.layers.unet_layers import BasicTransformerBlock, SpatialTransformer
 
-__all__ = ["BasicTransformerBlock", "SpatialTransformer", "optimized_attention"]
+__all__ = ["BasicTransformerBlock", "SpatialTransformer", "SpatialVideoTransformer", "optimized_attention"]
 
 ops = disable_weight_init
 attention_pytorch = optimized_attention
@@ -27,6 +28,28 @@ attention_basic = optimized_attention
 attention_split = optimized_attention
 attention_sub_quad = optimized_attention
 optimized_attention_masked = optimized_attention
+
+
+REGISTERED_ATTENTION_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "pytorch": optimized_attention,
+    "sub_quad": optimized_attention,
+    "split": optimized_attention,
+}
+"""Functions by the names under which packs choose one; packs add to them."""
+
+
+def register_attention_function(name: str, func: Callable[..., Any]) -> None:
+    """Add a function, unless the name is taken."""
+    REGISTERED_ATTENTION_FUNCTIONS.setdefault(name, func)
+
+
+def get_attention_function(name: str, default: Any = ...) -> Any:
+    """Return the function of a name, else the default. Raises KeyError without one."""
+    if name == "optimized":
+        return optimized_attention
+    if name not in REGISTERED_ATTENTION_FUNCTIONS and default is ...:
+        raise KeyError(f"{name}: no such attention function; expected one of {sorted(REGISTERED_ATTENTION_FUNCTIONS)}")
+    return REGISTERED_ATTENTION_FUNCTIONS.get(name, default)
 
 
 def optimized_attention_for_device(
