@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from darkroom.worker.errors import SettingsInvalid
+from darkroom.worker.models.catalogue import Group, catalogue, matching
 from darkroom.worker.models.download.part_file import part_progress
 from darkroom.worker.models.entry import ModelEntry
 from darkroom.worker.models.errors import ManifestInvalid, ModelBroken, ModelsError
@@ -54,33 +55,41 @@ def fetch_command(
 
 
 @commands.command("known")
-def known_command(base_directory: BaseDirectory = None, manifest: ManifestPath = None) -> None:
-    """List the models that `fetch` knows, with their sizes: whole models first, then single files."""
+def known_command(
+    words: Annotated[list[str] | None, typer.Argument(help="only models whose name, family or label has these")] = None,
+    has_files: Annotated[bool, typer.Option("--all", help="single files of the models too")] = False,
+    card: Annotated[str, typer.Option(help="a card to compare with, such as 'RTX 4090'; else this machine's")] = "",
+    vram_gb: Annotated[float | None, typer.Option("--vram-gb", min=0.1, help="memory of such a card, in GiB")] = None,
+    is_json: Annotated[bool, typer.Option("--json", help="print JSON, one object a line")] = False,
+    base_directory: BaseDirectory = None,
+    manifest: ManifestPath = None,
+) -> None:
+    """List the models that `fetch` knows: what runs, size, licence, whether it fits this card and is here.
+
+    FITS is `yes`, `streamed` (from RAM, layer by layer) or `no`, estimated from the sizes of the files. `~` is about a
+    size, `+` one without some of the files.
+    """
+    from darkroom.worker.cli import known_models  # NVML, which the other commands need not load
+
     library = _library(base_directory, manifest)
-    known = library.manifest
-    here = {model.name for model in list_models(library.directory)}
-    width = max(map(len, (*known.sets, *known.entries)), default=0) + 2
-    typer.echo(f"{'SIZE':>9}  {'HERE':6}{'NAME':{width}}MODEL")
-    for name, item in known.sets.items():
-        entries = [known.entries[file] for file in item.files]
-        num_here = sum(entry.place in here for entry in entries)
-        mark = "yes" if num_here == len(entries) else f"{num_here}/{len(entries)}"
-        label = f"{item.label} ({len(entries)} files: {', '.join(item.files)})"
-        typer.echo(f"{_shown_size(entries):>9}  {mark:6}{name:{width}}{label}")
-    for name, entry in known.entries.items():
-        mark = "yes" if entry.place in here else ""
-        typer.echo(f"{_shown_size([entry]):>9}  {mark:6}{name:{width}}{entry.label} ({_terms(entry)})")
-
-
-def _shown_size(entries: Sequence[ModelEntry]) -> str:
-    """Return the size of files together, with a plus where that of some is unknown, and a question mark for none."""
-    sizes = [entry.size_bytes for entry in entries]
-    total = sum(size or 0 for size in sizes)
-    return f"{total / 1e9:.2f} GB{'' if all(sizes) else '+'}" if total else "?"
-
-
-def _terms(entry: ModelEntry) -> str:
-    return f"{entry.licence}; {entry.sources[0]}" if entry.licence else str(entry.sources[0])
+    try:
+        room = known_models.room_of(card, vram_gb)
+    except known_models.UnknownCard as error:
+        typer.echo(f"models known: {error}", err=True)
+        raise typer.Exit(2) from None
+    there = {model.name for model in list_models(library.directory)}
+    found = matching(catalogue(library.manifest, there, room), " ".join(words or ()))
+    shown = [model for model in found if has_files or words or is_json or model.group is not Group.FILES]
+    if is_json:
+        for model in shown:
+            typer.echo(known_models.known_json(model))
+        return
+    for line in known_models.known_lines(shown, room, known_models.terminal_width()):
+        typer.echo(line)
+    if not shown:
+        typer.echo(f"models known: none has {' '.join(words or ())!r} in its name, family or label", err=True)
+    elif len(shown) < len(found):
+        typer.echo(f"{len(found) - len(shown)} single files more: darkroom models known --all", err=True)
 
 
 @commands.command("list")

@@ -15,7 +15,7 @@ from darkroom.worker.models.entry import ModelEntry
 from darkroom.worker.models.manifest import Manifest
 
 WORKING_SHARE: Final = 0.15
-"""Of the device's memory, left for what a network computes with."""
+"""Share of the device's memory that is left for what a network computes with."""
 
 GATED: Final = "gated"
 UNKNOWN_LICENCE: Final = "?"
@@ -44,7 +44,7 @@ GROUP_OF_KIND: Final[Mapping[str, Group]] = {
 
 
 class Fit(StrEnum):
-    """Whether a model runs on a device: whole, with streamed layers, or not at all."""
+    """Outcome of comparing a model with a device: it runs whole, with streamed layers, or not at all."""
 
     WHOLE = "yes"
     STREAMED = "streamed"
@@ -56,10 +56,13 @@ class Fit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Memory for models, in bytes; None where it is not known. On a processor the device is the RAM."""
+    """Memory for models, in bytes. On a processor the device is the RAM.
+
+    `device_bytes` None: not known; `ram_bytes` None: not known, and taken for enough.
+    """
 
     device_bytes: int | None
-    ram_bytes: int | None
+    ram_bytes: int | None = None
     is_processor: bool = False
 
 
@@ -161,6 +164,6 @@ def _fit(group: Group, entries: tuple[ModelEntry, ...], room: Room) -> Fit:
     if not room.is_processor and max(known) <= room.device_bytes * (1 - WORKING_SHARE):
         return Fit.WHOLE
     ram_bytes = room.device_bytes if room.is_processor else room.ram_bytes
-    if ram_bytes is None or sum(known) > ram_bytes * (1 - WORKING_SHARE):
+    if ram_bytes is not None and sum(known) > ram_bytes * (1 - WORKING_SHARE):
         return Fit.TOO_LARGE
     return Fit.WHOLE if room.is_processor else Fit.STREAMED

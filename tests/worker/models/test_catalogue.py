@@ -6,7 +6,7 @@ import pytest
 
 from darkroom.worker.models.catalogue import Fit, Group, KnownModel, Room, catalogue, matching
 from darkroom.worker.models.entry import ModelEntry
-from darkroom.worker.models.manifest import Manifest, ModelSet
+from darkroom.worker.models.manifest import Manifest, ModelSet, built_in_manifest
 from darkroom.worker.models.sources import parse_source
 
 GB = 10**9
@@ -57,6 +57,7 @@ def test_whole_models_come_first_and_single_files_last() -> None:
         (Room(16 * GB, 64 * GB), Fit.WHOLE),
         (Room(8 * GB, 64 * GB), Fit.STREAMED),
         (Room(8 * GB, 16 * GB), Fit.TOO_LARGE),
+        (Room(8 * GB), Fit.STREAMED),
         (Room(64 * GB, None, is_processor=True), Fit.WHOLE),
         (Room(16 * GB, None, is_processor=True), Fit.TOO_LARGE),
         (NOWHERE, Fit.UNKNOWN),
@@ -73,3 +74,11 @@ def test_models_are_found_by_name_label_and_family() -> None:
     assert [model.name for model in matching(models, "FLUX all")] == ["whole"]
     assert [model.name for model in matching(models, "")] == list(listed())
     assert matching(models, "nothing of it") == []
+
+
+@pytest.mark.parametrize("group", list(Group))
+def test_every_group_has_known_models_and_most_say_size_and_licence(group: Group) -> None:
+    found = [model for model in catalogue(built_in_manifest(), (), NOWHERE) if model.group is group]
+    assert found
+    assert sum(model.is_size_known for model in found) > len(found) / 2
+    assert sum(model.licences != ("?",) for model in found) > len(found) / 2

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +14,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from darkroom.engine.models.random_weights import write_random_checkpoint
+from darkroom.worker.cli.known_models import known_lines
 from darkroom.worker.cli.models import commands
+from darkroom.worker.models.catalogue import Room, catalogue
 from darkroom.worker.models.files import checksum_path, find_problem, list_models
 from darkroom.worker.models.lock import read_lock
+from darkroom.worker.models.manifest import built_in_manifest
 from tests.worker.models.model_server import ModelServer, checkpoint, model_server
 
 MANIFEST = """
@@ -163,17 +168,37 @@ def test_verify_says_which_files_are_of_no_known_layout(tmp_path: Path) -> None:
     assert "good    checkpoints/whole.safetensors" in done.output and "2 checked, 0 broken" in done.output
 
 
-def test_known_models_begin_with_whole_ones_and_say_what_is_here(tmp_path: Path) -> None:
+def test_known_models_are_a_table_by_group_that_says_what_fits_and_is_here(tmp_path: Path) -> None:
     path = tmp_path / "models" / "vae" / "ae.safetensors"
     path.parent.mkdir(parents=True)
     path.write_bytes(checkpoint())
-    heading, first, *rest = run(tmp_path, "known").output.splitlines()
-    assert heading.split() == ["SIZE", "HERE", "NAME", "MODEL"]
-    assert "files: " in first and " GB" in first
-    start = heading.index("NAME")
-    assert all(line[start - 2 : start] == "  " and line[start] != " " for line in (first, *rest))
-    assert any("flux-vae" in line and "yes" in line for line in rest)
-    assert any("z-image-turbo " in line and "1/3" in line for line in (first, *rest))
+    done = run(tmp_path, "known", "--card", "RTX 4090")
+    first, _, heading, columns, *rest = done.stdout.splitlines()
+    assert (first, heading) == ("Compared with a card of 24 GiB.", "Models")
+    assert columns.split() == ["NAME", "SIZE", "FITS", "HERE", "LICENCE", "MODEL"]
+    starts = [columns.index(name) for name in ("FITS", "HERE", "LICENCE", "MODEL")]
+    rows = {line.split()[0]: [line[at:].split("  ")[0] for at in starts] for line in rest if "GB" in line}
+    assert rows["z-image-turbo"] == ["yes", "1/3", "Apache-2.0", "Z-Image Turbo with text encoder and VAE"]
+    assert rows["flux2-dev"][0] == "streamed" and rows["sdxl-lcm-lora"][0] == ""
+    assert {"LoRAs", "ControlNets", "Upscalers", "Networks packed as GGUF"} <= set(rest)
+    assert "flux-vae" not in rows and "single files more: darkroom models known --all" in done.stderr
+    every = run(tmp_path, "known", "--all").stdout
+    assert re.search(r"^flux-vae +0\.34 GB +yes +yes ", every, re.MULTILINE)
+
+
+def test_known_models_are_found_by_words_and_printed_as_json(tmp_path: Path) -> None:
+    found = [json.loads(line) for line in run(tmp_path, "known", "wan22", "image", "--json").stdout.splitlines()]
+    assert "wan22-i2v" in [model["name"] for model in found] and "sdxl" not in [model["name"] for model in found]
+    assert all("wan" in model["families"] or "wan22" in model["families"] for model in found)
+    assert "none has 'nothing'" in run(tmp_path, "known", "nothing").output
+    assert run(tmp_path, "known", "--card", "Voodoo 2").exit_code == 2
+
+
+def test_a_table_is_as_wide_as_its_terminal() -> None:
+    models = catalogue(built_in_manifest(), (), Room(8 * 1024**3, None))
+    lines = list(known_lines(models, Room(8 * 1024**3, None), 120))
+    assert max(map(len, lines)) <= 120 and any(line.endswith("…") for line in lines)
+    assert not any("…" in line.split("  ")[-1] for line in known_lines(models, Room(None, None), None))
 
 
 def test_an_unknown_model_is_answered_with_the_nearest_alone(tmp_path: Path) -> None:

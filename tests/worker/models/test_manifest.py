@@ -56,7 +56,7 @@ def manifest_file(tmp_path: Path, text: str) -> Path:
 @pytest.mark.parametrize("name", KNOWN.entries)
 def test_a_known_file_has_a_source_and_a_place(name: str) -> None:
     (entry,) = KNOWN.named(name)
-    assert entry.label and entry.kind in KINDS and entry.families
+    assert entry.label and entry.kind in KINDS and (entry.families or entry.kind == "upscale_models")
     assert all(isinstance(source, HubSource | CivitaiSource | WebSource) for source in entry.sources)
     assert (entry.sha256 is None) or len(entry.sha256) == 64
 
@@ -64,7 +64,8 @@ def test_a_known_file_has_a_source_and_a_place(name: str) -> None:
 @pytest.mark.parametrize("name", KNOWN.sets)
 def test_a_model_of_several_files_has_all_that_draws(name: str) -> None:
     kinds = {entry.kind for entry in KNOWN.named(name)}
-    assert {"diffusion_models", "text_encoders", "vae"} <= kinds | ({"vae"} if name.startswith("chroma-rad") else set())
+    has_encoder = bool(kinds & {"text_encoders", "clip_vision"})
+    assert "checkpoints" in kinds or ({"diffusion_models", "vae"} <= kinds and has_encoder)
 
 
 def test_the_checkpoint_that_modifiers_draw_with_is_a_known_model() -> None:
