@@ -131,9 +131,14 @@ class AsyncClient:
         """Return the modifiers with the schemas of their parameters. Raises RequestRefused, WorkerUnreachable."""
         return await self._ask(exchanges.modifiers())
 
-    async def jobs(self, states: Sequence[str] = (), limit: int = 50) -> list[dict[str, Any]]:
-        """Return the caller's newest jobs, ended ones among them, of some states or all. Raises as `modifiers`."""
-        return await self._ask(exchanges.jobs(states, limit))
+    async def jobs(
+        self, states: Sequence[str] = (), limit: int = 50, *, has_details: bool = False
+    ) -> list[dict[str, Any]]:
+        """Return the caller's newest jobs, ended ones among them, of some states or all. Raises as `modifiers`.
+
+        `has_details`: with prompt, modifier and outputs, of at most 100 jobs.
+        """
+        return await self._ask(exchanges.jobs(states, limit, has_details=has_details))
 
     async def queue(self) -> dict[str, Any]:
         """Return the queue: its length, the estimated wait, the caller's jobs. Raises as `modifiers`."""

@@ -129,9 +129,12 @@ class Client:
         """Return the modifiers with the schemas of their parameters. Raises RequestRefused, WorkerUnreachable."""
         return self._ask(exchanges.modifiers())
 
-    def jobs(self, states: Sequence[str] = (), limit: int = 50) -> list[dict[str, Any]]:
-        """Return the caller's newest jobs, ended ones among them, of some states or all. Raises as `modifiers`."""
-        return self._ask(exchanges.jobs(states, limit))
+    def jobs(self, states: Sequence[str] = (), limit: int = 50, *, has_details: bool = False) -> list[dict[str, Any]]:
+        """Return the caller's newest jobs, ended ones among them, of some states or all. Raises as `modifiers`.
+
+        `has_details`: with prompt, modifier and outputs, of at most 100 jobs.
+        """
+        return self._ask(exchanges.jobs(states, limit, has_details=has_details))
 
     def queue(self) -> dict[str, Any]:
         """Return the queue: its length, the estimated wait, the caller's jobs. Raises as `modifiers`."""

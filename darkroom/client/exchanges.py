@@ -72,9 +72,10 @@ def modifiers() -> Exchange[list[dict[str, Any]]]:
     return Exchange(_send("GET", "modifiers"), lambda answer: list(answer["items"]))
 
 
-def jobs(states: Sequence[str], limit: int) -> Exchange[list[dict[str, Any]]]:
-    """Return the question for the caller's newest jobs, of some states or all."""
-    query = urlencode([*(("state", state) for state in states), ("limit", limit)])
+def jobs(states: Sequence[str], limit: int, *, has_details: bool = False) -> Exchange[list[dict[str, Any]]]:
+    """Return the question for the caller's newest jobs, of some states or all, with prompt and outputs if asked."""
+    details = [("details", "true")] if has_details else []
+    query = urlencode([*(("state", state) for state in states), ("limit", limit), *details])
     return Exchange(Call("GET", f"/jobs?{query}"), lambda answer: list(answer["jobs"]))
 
 

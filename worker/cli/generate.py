@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress
 
-from darkroom.client import Client, Event, JobFailed, Problem, Request, RequestRefused, Result, WorkerUnreachable
+from darkroom.client import Client, JobFailed, Problem, Request, RequestRefused, Result, WorkerUnreachable
 from darkroom.contract.missing_file import missing_file, unreadable_file
 from darkroom.worker.cli.chosen_worker import ChosenWorker
 from darkroom.worker.cli.generate_subject import MODIFIER_NAME, modifier_of
+from darkroom.worker.cli.job_progress import JobProgress
+from darkroom.worker.cli.terminal_images import protocol_of
 from darkroom.worker.prompts.workflows.media import NoWorkflow, find_workflow
+from darkroom.worker.settings.environment import has_colors, terminal_variables
 
 MAX_PATH_LENGTH: Final = 250  # a longer text is a prompt
 ASSIGNMENT: Final = re.compile(r"(?P<name>[^=\s][^=]*)=(?P<value>.*)", re.DOTALL)
@@ -148,15 +150,10 @@ def _with_next_seed(request: Request, index: int) -> Request:
 
 
 def _result_of(client: Client, request: Request, console: Console) -> Result:
-    """Return the result of a request; show a progress bar until it arrives."""
-    # Off a terminal the bar would leave an empty line behind.
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("queued", total=100)
-
-        def show(event: Event) -> None:
-            bar.update(task, description=escape(event.message), completed=event.percent)
-
-        result = client.generate(request, show)
+    """Return the result of a request; show its progress until it arrives."""
+    with JobProgress(console, protocol_of(terminal_variables()) if has_colors() else None) as progress:
+        asked = replace(request, more={**request.more, "previews": True}) if progress.wants_previews else request
+        result = client.generate(asked, progress.show)
     for message in _remarks(result):
         _say(console, message, "yellow")
     return result

@@ -15,6 +15,8 @@ from darkroom.contract.nearest import nearest_name
 from darkroom.worker.cli.chosen_worker import API_KEY_VARIABLE, INSECURE, worker_at
 
 MAX_LISTED: Final = 1000  # a page of the worker
+MAX_DETAILED: Final = 100  # of one with what was asked
+MAX_WORDS: Final = 60
 
 commands = typer.Typer(no_args_is_help=True, help="Jobs of a worker.")
 
@@ -33,9 +35,12 @@ def list_jobs(
     insecure: Insecure = False,
     is_json: Json = False,
 ) -> None:
-    """List the caller's newest jobs, those that have ended among them; unfinished ones with their progress."""
+    """List the caller's newest jobs with seconds, workflow and prompt, those that have ended among them.
+
+    Unfinished ones have their progress. Of more than 100 the workflows and prompts are left out.
+    """
     with _client(url, api_key, is_insecure=insecure) as client:
-        jobs = client.jobs(states or (), limit)
+        jobs = client.jobs(states or (), limit, has_details=limit <= MAX_DETAILED)
         queued = {job["id"]: job for job in client.queue().get("jobs", ())}
     for job in jobs:
         typer.echo(json.dumps({**queued.get(job["id"], {}), **job}) if is_json else _line(job, queued.get(job["id"])))
@@ -46,13 +51,20 @@ def list_jobs(
 def _line(job: Mapping[str, Any], queued: Mapping[str, Any] | None) -> str:
     """Return a job in one line; `queued`: its entry in the queue, where it has not ended."""
     at = datetime.fromtimestamp(job["timings"]["queued_at_ms"] / 1000).astimezone()
-    about = str(job["message"])
     total_ms = job["timings"].get("total_ms")
-    if total_ms is not None:
-        about = f"{total_ms / 1000:.1f} s  {about}"
+    seconds = "" if total_ms is None else f"{total_ms / 1000:.1f} s"
+    words = _shortened(str(job.get("title") or ""))
     if queued is not None:
-        about = f"{queued['percent']:5.1f} %  {queued['estimated_wait_time']:.0f} s to wait"
-    return f"{job['id']}  {job['status']:<10}  {at:%Y-%m-%d %H:%M:%S}  {about}"
+        words = f"{queued['percent']:5.1f} %, {queued['estimated_wait_time']:.0f} s to wait  {words}"
+    elif job.get("error") or not words:
+        words = f"{words}  {_shortened(str((job.get('error') or job).get('message') or ''))}".strip()
+    workflow = str(job.get("modifier") or "")
+    return f"{job['id']}  {job['status']:<10}  {at:%Y-%m-%d %H:%M:%S}  {seconds:>9}  {workflow:<12}  {words}".rstrip()
+
+
+def _shortened(words: str) -> str:
+    plain = " ".join(words.split())
+    return plain if len(plain) <= MAX_WORDS else f"{plain[: MAX_WORDS - 1]}…"
 
 
 @commands.command("watch")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import structlog
 import typer
 
 from darkroom.worker.errors import SettingsInvalid
@@ -19,7 +21,7 @@ from darkroom.worker.models.files import BUILT_IN_FOLDER, find_problem, list_mod
 from darkroom.worker.models.import_manifest import read_foreign_file, write_tables
 from darkroom.worker.models.layouts import LayoutsUnread, find_unknown_layouts
 from darkroom.worker.models.lock import LockedFile, add_to_lock, read_lock, with_locked
-from darkroom.worker.models.manifest import parse_manifest
+from darkroom.worker.models.manifest import built_in_manifest, parse_manifest
 from darkroom.worker.models.prune import find_surplus
 from darkroom.worker.settings.environment import load_settings
 
@@ -27,17 +29,29 @@ if TYPE_CHECKING:
     from darkroom.worker.models.download.downloader import DownloadProgress
     from darkroom.worker.models.library import ModelLibrary
 
-commands = typer.Typer(no_args_is_help=True, help="Fetch, list, verify, lock and prune model files.")
+commands = typer.Typer(no_args_is_help=True)
+NAMES_HELP = "names that `known` lists; none: all of the manifest"
 BaseDirectory = Annotated[Path | None, typer.Option(help="BASE_DIRECTORY")]
 ManifestPath = Annotated[Path | None, typer.Option("--manifest", help="MODELS_MANIFEST")]
 SHOWN_SECONDS = 5.0  # between two lines of a download's progress
 
 
+def _known_names(incomplete: str) -> list[str]:
+    """Return the names of known models that begin so, for the shell's completion."""
+    known = built_in_manifest()
+    return [name for name in (*known.sets, *known.entries) if name.startswith(incomplete)]
+
+
+@commands.callback()
+def models() -> None:
+    """Fetch, list, verify, lock and prune model files."""
+    # What the downloader logs is printed as progress, or as the command's error.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+
+
 @commands.command("fetch")
 def fetch_command(
-    names: Annotated[
-        list[str] | None, typer.Argument(help="names that `known` lists; none: all of the manifest")
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(help=NAMES_HELP, autocompletion=_known_names)] = None,
     base_directory: BaseDirectory = None,
     manifest: ManifestPath = None,
 ) -> None:
@@ -110,9 +124,7 @@ def list_command(base_directory: BaseDirectory = None, manifest: ManifestPath = 
 
 @commands.command("plan")
 def plan_command(
-    names: Annotated[
-        list[str] | None, typer.Argument(help="names that `known` lists; none: all of the manifest")
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(help=NAMES_HELP, autocompletion=_known_names)] = None,
     base_directory: BaseDirectory = None,
     manifest: ManifestPath = None,
 ) -> None:

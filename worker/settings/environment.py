@@ -165,6 +165,12 @@ def has_colors() -> bool:
     return not os.environ.get("NO_COLOR")
 
 
+def terminal_variables() -> dict[str, str]:
+    """Return the variables by which terminals say what they are and can do."""
+    names = ("TERM", "TERM_PROGRAM", "COLORTERM", "KITTY_WINDOW_ID", "TMUX")
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
 def has_proxy() -> bool:
     """Return True if the environment names a proxy for addresses of the web."""
     return not getproxies().keys().isdisjoint({"http", "https", "all"})

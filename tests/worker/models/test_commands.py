@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -205,3 +207,18 @@ def test_an_unknown_model_is_answered_with_the_nearest_alone(tmp_path: Path) -> 
     done = run(tmp_path, "fetch", "sdxll")
     assert done.exit_code == 2 and "did you mean sdxl" in done.output
     assert len(done.output) < 200
+
+
+def test_a_failed_download_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    done = run(tmp_path, "fetch", "sd15")
+    assert done.exit_code == 3 and done.output.count("it cannot be reached") == 1
+    assert len(done.output.splitlines()) == 1
+
+
+def test_the_shell_completes_names_of_known_models() -> None:
+    words = "darkroom models fetch sdxl-r"
+    asked = {"_DARKROOM_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "3"}
+    command = [sys.executable, "-c", "from darkroom.worker.cli.main import main; main()"]
+    done = subprocess.run(command, env={**os.environ, **asked}, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["sdxl-refiner"]

@@ -65,7 +65,7 @@ async function refreshSlow() {
 /** Return the newest jobs on disk; null from a worker that does not list them. */
 async function lastJobs() {
   const state = at("jobs-state").value;
-  const query = new URLSearchParams({ limit: JOBS_SHOWN, ...(state ? { state } : {}) });
+  const query = new URLSearchParams({ limit: JOBS_SHOWN, details: true, ...(state ? { state } : {}) });
   return ask(`jobs?${query}`).catch((refusal) => {
     if (refusal.status === 404) return null;
     throw refusal;

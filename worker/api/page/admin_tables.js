@@ -71,11 +71,12 @@ export function jobsTable({ jobs }) {
     job.id,
     job.owner || "–",
     job.status,
+    long([job.modifier, job.title].filter(Boolean).join(": ") || "–"),
     when(job.timings.queued_at_ms),
     job.timings.total_ms ? duration(job.timings.total_ms / 1000) : "–",
     long(job.error ? job.error.message : job.message),
   ]);
-  return table("Last jobs", ["Id", "Owner", "Status", "Arrived", "Time", "Message"], rows, "There is none.");
+  return table("Last jobs", ["Id", "Owner", "Status", "Asked for", "Arrived", "Time", "Message"], rows, "There is none.");
 }
 
 export function engineCard(engine) {
