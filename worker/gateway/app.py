@@ -21,9 +21,9 @@ from darkroom.worker.api.results import refuse
 from darkroom.worker.api.schemas import problem_of
 from darkroom.worker.errors import RequestRejected, RouteNotFound, WorkerError
 from darkroom.worker.gateway import probes
+from darkroom.worker.gateway import worker_routes as workers
 from darkroom.worker.gateway.counted import count_request
 from darkroom.worker.gateway.routes import GatewayServices, has_envelope, router
-from darkroom.worker.gateway.workers import routes as workers
 from darkroom.worker.jobs.envelope import refusal
 from darkroom.worker.version import version
 

@@ -21,7 +21,7 @@ ModelName = Annotated[str, Field(max_length=200)]
 
 
 class WorkerEntry(BaseModel):
-    """What a worker says of itself, for checks and routing. Its name is that of its token and id."""
+    """Announcement of a worker, for checks and routing. Its name is that of its token and id."""
 
     model_config = ConfigDict(extra="ignore")
 

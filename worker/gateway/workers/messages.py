@@ -102,7 +102,7 @@ class DeadLetter(BaseModel):
 
 
 class Announced(BaseModel):
-    """What a worker says of itself. `lists`: node lists that the gateway asked for, packed, as base64."""
+    """Announcement of a worker. `lists`: node lists that the gateway asked for, packed, as base64."""
 
     entry: WorkerEntry
     lists: Annotated[dict[Digest, str], Field(max_length=2)] = Field(default_factory=dict)
