@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from tests.browser.visitor import Visitor, visitor
-from tests.flow.running_worker import RunningWorker
+from tests.flow.running_worker import RunningWorker, running_worker
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -142,3 +143,41 @@ def test_an_example_draws_with_what_every_worker_has(browser: Browser, worker: R
         page.reload()
         field(guest, "3.steps")  # the address names the example
         assert not guest.complaints
+
+
+def test_an_operator_keeps_a_workflow_with_fields_of_their_own_order_and_names(
+    browser: Browser, tmp_path: Path
+) -> None:
+    keys = "shop:customer-secret:submit+read,ops:operator-secret:admin+submit+read"
+    with running_worker(tmp_path, None, API_KEYS=keys) as worker, visitor(browser) as guest:
+        page = guest.page
+        page.goto(worker.url)
+        page.fill("#key", "operator-secret")
+        page.keyboard.press("Enter")
+        guest.wait_for("#field-prompt")
+        drop(page, EXAMPLE, "application/json")
+        field(guest, "2.text")
+        page.get_by_role("button", name="Save", exact=True).click()
+        page.fill("#save-name", "poster")
+        page.get_by_role("textbox", name="Name of CLIP Text Encode (Prompt): Prompt").fill("Subject")
+        for label in ("Negative prompt", "Width", "Height", "Seed"):
+            page.get_by_role("checkbox", name=re.compile(f"{label}$")).uncheck()
+        for _ in range(4):
+            page.get_by_role("button", name=re.compile("^Up: KSampler: Steps")).click()
+        guest.keep_image("page_save")
+        page.locator("#program").get_by_role("button", name="Save", exact=True).click()
+        page.locator("#about", has_text="Version 1").wait_for()
+        assert page.locator("#fields > div > .grid label").all_inner_texts() == ["Steps", "Subject"]
+
+        page.evaluate("sessionStorage.clear()")
+        page.goto(f"{worker.url}/#modifier=stored:poster")
+        page.reload()
+        page.fill("#key", "customer-secret")
+        page.keyboard.press("Enter")
+        guest.wait_for('[id="field-Subject"]')
+        assert page.get_by_role("button", name="Save", exact=True).is_hidden()
+        page.fill('[id="field-Subject"]', APPLE)
+        page.fill('[id="field-Steps"]', "2")
+        page.click("#draw")
+        guest.wait_for(".card.done img")
+        assert not [line for line in guest.complaints if not re.search("40[13]", line)]

@@ -33,6 +33,7 @@ export function showCode(dialog, recipe, values, files) {
 
   const names = Object.values(files).map((file) => file.name);
   dialog.className = "code";
+  dialog.ariaLabel = "The request as code";
   dialog.replaceChildren(make("div", { className: "side" },
     make("div", { className: "actions" },
       make("label", { htmlFor: "code-language" }, "As"), language,

@@ -44,10 +44,7 @@ export class Gallery {
   /** Show the newest jobs, or those that pass a filter: `{search, state}`. Cards of unsent requests stay. */
   async show(filter) {
     this.filter = filter;
-    this.cursor = null;
-    for (const card of this.cards.filter((card) => card.isTaken)) card.element.remove();
-    this.cards = this.cards.filter((card) => !card.isTaken);
-    await this.recall();
+    await this.#read(null, true);
   }
 
   /** Show jobs that are not here yet. A card that waited for a key is followed again. */
@@ -60,7 +57,7 @@ export class Gallery {
     return this.#read(this.cursor);
   }
 
-  async #read(cursor) {
+  async #read(cursor, isFresh = false) {
     this.number += 1;
     const number = this.number;
     const { search, states = [] } = this.filter;
@@ -68,7 +65,11 @@ export class Gallery {
     for (const state of states) query.append("state", state);
     const page = await ask(`jobs?${query}`);
     if (number !== this.number) return;
-    if (cursor || !this.cursor) this.cursor = page.next_cursor;
+    if (isFresh) {
+      for (const card of this.cards.filter((card) => card.isTaken)) card.element.remove();
+      this.cards = this.cards.filter((card) => !card.isTaken);
+    }
+    if (cursor || isFresh || !this.cursor) this.cursor = page.next_cursor;
     const shown = new Set(this.cards.map((card) => card.id));
     for (const job of page.jobs.filter((job) => !shown.has(job.id))) this.#meet(job);
     this.onChange();

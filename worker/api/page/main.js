@@ -33,7 +33,7 @@ const head = new Head(new KeyField(() => start()), {
 const panel = new Panel({
   onSubmit: (recipe, values, files) => sender.submit(recipe, values, files),
   onRefusal: complain,
-  onRecipe: () => {},
+  isOperator: () => head.isOperator,
 });
 const sender = new Sender(gallery, { onRefusal: complain, onEnd: () => head.readAgain() });
 
@@ -45,10 +45,13 @@ async function start() {
 
 /** Read what the worker has. Where it does not answer, the head says so until it does. */
 async function readWorker() {
-  await Promise.all([head.read(), panel.read()]).catch((refusal) => {
+  try {
+    await head.read();
+    await panel.read();
+  } catch (refusal) {
     if (refusal.isUnreachable) head.showDown();
     else complain(refusal);
-  });
+  }
 }
 
 function complain(refusal) {

@@ -7,6 +7,7 @@ import { RANDOM } from "./fields.js";
 import { ImageField } from "./image_field.js";
 import { PlanNote } from "./plan_note.js";
 import { recipeOfModifier, recipeOfStored, recipeOfWorkflow } from "./recipes.js";
+import { showSave } from "./save_dialog.js";
 import { SchemaForm } from "./schema_form.js";
 
 export const WORKFLOW = "A workflow file";
@@ -16,9 +17,10 @@ const FILES = "application/json,image/*,video/mp4,.json,.flac,.glb";
 const LARGEST_BYTES = 32 * 2 ** 20;
 
 export class Panel {
-  /** `onSubmit(recipe, values, files)` is called with what is to be run, `onRefusal(refusal)` with what went wrong. */
-  constructor({ onSubmit, onRefusal, onRecipe }) {
-    Object.assign(this, { onSubmit, onRefusal, onRecipe });
+  /** `onSubmit(recipe, values, files)` is called with what is to be run, `onRefusal(refusal)` with what went wrong;
+   * `isOperator()` says whether the visitor may store workflows. */
+  constructor({ onSubmit, onRefusal, isOperator }) {
+    Object.assign(this, { onSubmit, onRefusal, isOperator });
     this.recipe = null;
     this.form = null;
     this.modifiers = new Map();
@@ -34,6 +36,10 @@ export class Panel {
     at("reset").addEventListener("click", () => this.recipe && this.open(this.recipe, this.recipe.example));
     at("code").addEventListener("click", () => {
       if (this.form) showCode(at("program"), this.recipe, this.form.values(() => RANDOM), this.form.files());
+    });
+    at("save").addEventListener("click", () => {
+      const values = this.form.values(() => undefined);
+      showSave(at("program"), this.recipe, definite(values), (name) => this.#saved(name).catch(onRefusal));
     });
     at("fields").addEventListener("input", () => this.#look());
   }
@@ -94,6 +100,7 @@ export class Panel {
 
   #begin(about) {
     this.recipe = this.form = null;
+    at("save").hidden = true;
     this.plan.clear();
     show(at("about"), about);
     show(at("problem"), "");
@@ -108,9 +115,15 @@ export class Panel {
     at("modifier").value = recipe.key;
     at("fields").replaceChildren(...(hasFile ? [this.#fileRow()] : []), this.form.element);
     this.form.fill(values);
+    at("save").hidden = !(this.isOperator() && recipe.document);
     history.replaceState(null, "", `#${new URLSearchParams({ modifier: recipe.key })}`);
     this.#look();
-    this.onRecipe(recipe);
+  }
+
+  /** Show a workflow that was just stored, by its new form. */
+  async #saved(name) {
+    await this.read();
+    await this.choose(STORED + name);
   }
 
   #fileRow() {
@@ -173,6 +186,9 @@ export class Panel {
     show(at("problem"), isMarked ? "Something in the form is wrong; see the marked fields." : refusal.message);
   }
 }
+
+/** Return the values without those of empty seeds, for which the workflow's own stay. */
+const definite = (values) => Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined));
 
 /** Return a workflow's JSON text, or the file in base64 that carries it. */
 async function textOf(file) {

@@ -5,7 +5,8 @@ const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, number) => {
   return number >>> 0;
 });
 
-function crcOf(bytes) {
+/** Return the CRC-32 of bytes, as ZIP and PNG have it. */
+export function crcOf(bytes) {
   let crc = 0xffffffff;
   for (const byte of bytes) crc = CRC_TABLE[(crc ^ byte) & 255] ^ (crc >>> 8);
   return (crc ^ 0xffffffff) >>> 0;
