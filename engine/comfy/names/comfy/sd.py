@@ -69,8 +69,11 @@ def load_clip(
 
 
 def load_diffusion_model(unet_path: str, model_options: Any = None) -> Model:
-    """Load a denoising network; `dtype` among the options is the type that its weights are stored in."""
-    others = sorted(set(model_options or {}) - {"dtype"})
+    """Load a denoising network; `dtype` among the options is the type that its weights are stored in.
+
+    `fp8_optimizations` changes nothing: float8 weights are multiplied like others, as with the engine's own loader.
+    """
+    others = sorted(set(model_options or {}) - {"dtype", "fp8_optimizations"})
     if others:
         raise not_supported(f"comfy.sd.load_diffusion_model with {', '.join(others)} in model_options")
     return HOST.get().engine.models.unet(unet_path, stored_as=(model_options or {}).get("dtype"))
