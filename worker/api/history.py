@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
@@ -32,7 +33,7 @@ async def metrics_history(
     in an interval, free memory its lowest, a counter its increase; null where there is no sample.
     """
     check_operator(request)
-    page = services_of(request).observation.history.page(hours * 3600, points)
+    page = await asyncio.to_thread(services_of(request).observation.history.page, hours * 3600, points)
     return {
         "ends_at_ms": int(page.ends_at * 1000),
         "interval_seconds": page.interval_seconds,

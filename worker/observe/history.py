@@ -106,7 +106,11 @@ class MetricHistory:
                 kept[slot] = value
 
     def page(self, now: float, num_seconds: float, num_points: int) -> HistoryPage:
-        """Return all series over the last `num_seconds`, in `num_points` equal intervals."""
+        """Return all series over the last `num_seconds`, in `num_points` equal intervals.
+
+        May be called from any thread: it takes some milliseconds a series.
+        """
+        held = list(self._values.items())
         interval = num_seconds / num_points
         begin = now - num_seconds
         slots = [
@@ -116,7 +120,7 @@ class MetricHistory:
         ]
         series = [
             HistorySeries(name, dict(labels), name in COUNTERS, _merged(name, values, slots, num_points))
-            for (name, labels), values in sorted(self._values.items())
+            for (name, labels), values in sorted(held, key=operator.itemgetter(0))
         ]
         return HistoryPage(now, interval, series)
 
