@@ -70,7 +70,8 @@ def stretches_in_tiles(
     """Yield the result of `run_in_tiles` for one item in stretches along the first axis, each once no tile reaches it.
 
     They are [1, out_channels, r, W] of an item [1, C, H, W], or [1, out_channels, f, H, W] of a video. The item's
-    output is never held as a whole, unless one tile is as long as the item.
+    output is never held as a whole, unless one tile is as long as the item. What tiles have behind the item's end along
+    that axis is left out.
     """
     if all(length <= limit for length, limit in zip(item.shape[2:], tile, strict=True)):
         yield function(item).to(output_device)
@@ -90,11 +91,12 @@ def stretches_in_tiles(
                 if start > first:  # what lies before is reached by no later tile
                     yield total[:, :, : start - first] / weights[:, :, : start - first]
                 kept = (total, weights) if first or total.numel() else (None, None)
-                until = length if place[0] == places[-1][0] else start + result.shape[2]
+                until = length if place[0] == places[-1][0] else min(length, start + result.shape[2])
                 shape = [1, result.shape[1], until - start, *sides]
                 total, weights = (_continued(old, start - first, shape, result) for old in kept)
                 first = start
-            weight = _feathered(result, feathers)
+            weight = _feathered(result, feathers)[:, :, : length - start]
+            result = result[:, :, : length - start]
             target = ((0, result.shape[2]), *zip(others, result.shape[3:], strict=True))
             cut(total, target).add_(result * weight)
             cut(weights, target).add_(weight)

@@ -29,7 +29,7 @@ class FadedVideoVae(VideoVae):
         return self._decode_bytes_at_once((1, *samples.shape[1:3], *sides))
 
     def _decoded_in_tiles(self, samples: torch.Tensor, tiling: TimeTiling) -> torch.Tensor:
-        frames = self._stream(samples, partial(self._tiled_frames, samples, tiling)).whole()
+        frames = self._tiled_stream(samples, tiling).whole()
         return frames.view(samples.shape[0], -1, *frames.shape[1:])
 
     @torch.no_grad()

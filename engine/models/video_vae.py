@@ -29,13 +29,17 @@ PIXEL_BYTES = 12  # of a decoded frame in memory while others are computed, a by
 
 @dataclass(frozen=True, slots=True)
 class TimeTiling:
-    """Sizes of tiles and of what they share: in cells along the sides, in latent frames along time."""
+    """Sizes of tiles and of what they share: in cells along the sides, in latent frames along time.
+
+    `saves_memory` is True for tiles that nobody asked for.
+    """
 
     tile_x: int
     tile_y: int
     overlap: int
     tile_t: int | None = None
     overlap_t: int | None = None
+    saves_memory: bool = False
 
     @property
     def tile(self) -> tuple[int, int, int]:
@@ -82,6 +86,14 @@ class VideoVae(Vae):
             return int(own(latent_frames))
         return max(0, latent_frames * self.frames_ratio - (self.frames_ratio - 1))
 
+    def frames_at_once(self, latent_frames: int) -> int:
+        """Return the number of frames that latent frames become which are decoded as one video, not in tiles of time.
+
+        Some networks make more frames of an even number.
+        """
+        own = getattr(self.first_stage_model, "frames_at_once", None)
+        return self.num_frames(latent_frames) if own is None else int(own(latent_frames))
+
     def num_latent_frames(self, frames: int) -> int:
         """Return the number of latent frames that frames become."""
         own = getattr(self.first_stage_model, "num_latent_frames", None)
@@ -99,7 +111,7 @@ class VideoVae(Vae):
             return False
         if self.patcher.memory_savings.tiles:
             return True
-        frames = self.num_frames(samples.shape[2])
+        frames = self.frames_at_once(samples.shape[2])
         if self._is_decoded_in_pieces or not self._sees_whole_videos or frames <= WHOLE_FRAMES:
             return False
         return self._decode_bytes_at_once(tuple(samples.shape)) > self.patcher.weights.device_bytes
@@ -114,7 +126,7 @@ class VideoVae(Vae):
         """Decode latents as `Vae` does; frames of a network that yields them in pieces leave the device one by one."""
         if not self._is_decoded_in_pieces or samples.shape[2] == 1:
             return super()._decoded_once(run, samples, item_bytes)
-        frames, ratio = self.num_frames(samples.shape[2]), self.upscale_ratio
+        frames, ratio = self.frames_at_once(samples.shape[2]), self.upscale_ratio
         sides = (samples.shape[3] * ratio, samples.shape[4] * ratio)
         videos = torch.empty(samples.shape[0], frames, *sides, self.output_channels, device=self.output_device)
         with self.patcher.in_use(working_bytes=item_bytes) as network, run.tuned_decoder(self.patcher, network):
@@ -139,21 +151,29 @@ class VideoVae(Vae):
         if samples.shape[2] == 1:
             return None
         if self._is_decoded_in_tiles(samples):
-            return self._stream(samples, partial(self._tiled_frames, samples, self._saving_tiling()))
+            return self._tiled_stream(samples, self._saving_tiling())
         if not self._is_decoded_in_pieces:
             return None
         if samples.shape[0] > 1 and hasattr(self.first_stage_model, "drawn_noise"):
             return None  # the videos of a batch share the noise that their cells get
-        return self._stream(samples, partial(self._decoded_frames, samples, self._drawn_noise(samples)))
+        decode = partial(self._decoded_frames, samples, self._drawn_noise(samples))
+        return self._stream(samples, decode, self.frames_at_once(samples.shape[2]))
 
     def _drawn_noise(self, samples: torch.Tensor) -> dict[str, Sequence[torch.Tensor]]:
         """Draw the noise that the network adds, now: generators may be seeded anew before the frames are taken."""
         draw = getattr(self.first_stage_model, "drawn_noise", None)
         return {} if draw is None else {"noise": draw(samples.shape, self.device, self.vae_dtype)}
 
-    def _stream(self, samples: torch.Tensor, decode: Callable[[], Iterator[torch.Tensor]]) -> FrameStream:
+    def _tiled_stream(self, samples: torch.Tensor, tiling: TimeTiling) -> FrameStream:
+        decode = partial(self._tiled_frames, samples, tiling)
+        return self._stream(samples, decode, self._tiled_length(samples, tiling)(samples.shape[2]))
+
+    def _stream(
+        self, samples: torch.Tensor, decode: Callable[[], Iterator[torch.Tensor]], num_frames: int
+    ) -> FrameStream:
+        """Return the stream of so many frames of each video."""
         height, width = (cells * self.upscale_ratio for cells in samples.shape[3:])
-        frames = samples.shape[0] * self.num_frames(samples.shape[2])
+        frames = samples.shape[0] * num_frames
         return FrameStream((frames, height, width, self.output_channels), decode, samples.nbytes)
 
     @torch.no_grad()
@@ -194,8 +214,7 @@ class VideoVae(Vae):
         samples = self._latents_of(samples)
         if samples.shape[2] == 1:
             return None
-        tiling = TimeTiling(tile_x, tile_y, overlap, tile_t, overlap_t)
-        return self._stream(samples, partial(self._tiled_frames, samples, tiling))
+        return self._tiled_stream(samples, TimeTiling(tile_x, tile_y, overlap, tile_t, overlap_t))
 
     @torch.no_grad()
     def _tiled_frames(self, samples: torch.Tensor, tiling: TimeTiling) -> Iterator[torch.Tensor]:
@@ -203,7 +222,7 @@ class VideoVae(Vae):
             for item in torch.split(samples, 1):
                 for stretch in stretches_in_tiles(
                     item, partial(self._decode_tile, network), tile=tiling.tile, overlap=tiling.overlaps,
-                    scale=self._decode_scale(), output_device=self.output_device,
+                    scale=self._decode_scale(samples, tiling), output_device=self.output_device,
                 ):  # fmt: skip
                     yield self._as_frames(stretch)
 
@@ -211,9 +230,17 @@ class VideoVae(Vae):
         """Return the network's output [1, 3, f, H, W] as images [f, H, W, 3] on the CPU."""
         return self.process_output(videos.to(self.output_device).float())[0].movedim(0, -1)
 
-    def _decode_scale(self) -> tuple[AxisScale, AxisScale, AxisScale]:
+    def _decode_scale(self, samples: torch.Tensor, tiling: TimeTiling) -> tuple[AxisScale, AxisScale, AxisScale]:
         sides = even_scale(self.upscale_ratio)
-        return AxisScale(self.num_frames, lambda start: start * self.frames_ratio), sides, sides
+        return AxisScale(self._tiled_length(samples, tiling), lambda start: start * self.frames_ratio), sides, sides
+
+    def _tiled_length(self, samples: torch.Tensor, tiling: TimeTiling) -> Callable[[int], int]:
+        """Return the number of frames of a video in tiles, by that of its latent frames.
+
+        It is that of the video as a whole in one tile and where the tiles are nobody's wish, else ComfyUI's.
+        """
+        is_one = all(length <= limit for length, limit in zip(samples.shape[2:], tiling.tile, strict=True))
+        return self.frames_at_once if is_one or tiling.saves_memory else self.num_frames
 
     def _tile_decode_bytes(self, samples: torch.Tensor, tiling: TimeTiling) -> int:
         sizes = (min(pair) for pair in zip(tiling.tile, samples.shape[2:], strict=True))
@@ -246,7 +273,8 @@ class VideoVae(Vae):
         with self.patcher.in_use(working_bytes=self._tile_decode_bytes(samples, tiling)) as network:
             videos = run_in_tiles(
                 samples, partial(self._decode_tile, network), tile=tiling.tile, overlap=tiling.overlaps,
-                scale=self._decode_scale(), out_channels=self.output_channels, output_device=self.output_device,
+                scale=self._decode_scale(samples, tiling), out_channels=self.output_channels,
+                output_device=self.output_device,
             )  # fmt: skip
         return self.process_output(videos).movedim(1, -1)
 
@@ -318,7 +346,7 @@ class VideoVae(Vae):
         if hasattr(self.first_stage_model, "decode_bytes"):
             return int(self.first_stage_model.decode_bytes(shape)) * self.vae_dtype.itemsize
         cells = math.prod(shape[3:])
-        frames = self.num_frames(shape[2])
+        frames = self.frames_at_once(shape[2])
         left = self.frames_ratio if self._is_decoded_in_pieces else frames
         frames_px = min(frames, left) * cells * self.upscale_ratio**2
         itemsize: int = self.vae_dtype.itemsize
@@ -366,6 +394,6 @@ class VideoVae(Vae):
         """Return the tiles after memory ran out, also of time where memory would grow with the frames."""
         tile = TILE_PX // self.upscale_ratio
         if not self._sees_whole_videos:
-            return TimeTiling(tile, tile, tile // 4)
+            return TimeTiling(tile, tile, tile // 4, saves_memory=True)
         frames, shared = TILE_FRAMES // self.frames_ratio, SHARED_FRAMES // self.frames_ratio
-        return TimeTiling(tile, tile, tile // 4, frames, shared)
+        return TimeTiling(tile, tile, tile // 4, frames, shared, saves_memory=True)

@@ -35,7 +35,7 @@ LEVELS = Parameterisation(
 )
 FIRST_LEVELS = replace(LEVELS, latent_format=FirstCogVideoXLatentFormat)
 DEFAULT = Defaults(
-    width=672, height=384, steps=30, cfg=6.0, scheduler="simple", tflop=100.0, attention=0.3, billions=5.57,
+    width=672, height=384, steps=30, cfg=6.0, scheduler="simple", tflop=80.0, attention=0.25, billions=5.571,
     frames=45, frame_rate=24.0, frames_ratio=4,
 )  # fmt: skip
 
@@ -50,6 +50,7 @@ FAMILY = ModelFamily(
     name="cogvideox",
     label="CogVideoX",
     file_words=("cogvideox", "voidpass"),
+    file_billions={"2b": 1.694},
     detect=detect,
     parameterise=parameterise,
     denoiser=DENOISER,

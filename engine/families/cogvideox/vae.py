@@ -295,14 +295,9 @@ class CogVideoXVae(nn.Module):
         self.encoder, self.decoder = Encoder(config), Decoder(config)
 
     @staticmethod
-    def num_frames(latent_frames: int) -> int:
-        """Return the number of frames that latent frames become."""
+    def frames_at_once(latent_frames: int) -> int:
+        """Return the number of frames that latent frames become which are decoded as one video."""
         return num_frames(latent_frames)
-
-    @staticmethod
-    def num_latent_frames(frames: int) -> int:
-        """Return the number of latent frames that frames become."""
-        return -(-frames // FRAMES_RATIO)
 
     def encode_bytes(self, shape: tuple[int, ...]) -> int:
         """Return the working memory for encoding one video of the shape [B, 3, F, H, W], for a byte of the dtype."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from darkroom.engine.layers.tiles import num_tiles, run_in_tiles, tile_places
+from darkroom.engine.layers.tiles import AxisScale, even_scale, num_tiles, run_in_tiles, tile_places
 
 
 def test_tiles_cover_the_image_and_overlap() -> None:
@@ -39,3 +39,13 @@ def test_tiles_grow_and_shrink() -> None:
 def test_an_image_within_one_tile_is_one_call() -> None:
     samples = torch.randn(1, 4, 5, 5)
     assert torch.equal(run_in_tiles(samples, lambda t: t, tile=(8, 8), overlap=2, scale=1, out_channels=4), samples)
+
+
+def test_what_tiles_have_behind_the_end_is_left_out() -> None:
+    samples = torch.arange(10.0).view(1, 1, 5, 2)
+    longer = AxisScale(lambda length: 2 * length - 1, lambda start: 2 * start)
+    found = run_in_tiles(
+        samples, lambda tile: tile.repeat_interleave(2, dim=2), tile=(3, 2), overlap=1, scale=(longer, even_scale(1)),
+        out_channels=1,
+    )  # fmt: skip
+    assert torch.equal(found, samples.repeat_interleave(2, dim=2)[:, :, :9])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from darkroom.engine.families.cogvideox.vae import CogVideoXVae, CogVideoXVaeConfig
 from darkroom.engine.families.hunyuan_video.vae import HunyuanVideoVae, HunyuanVideoVaeConfig
 from darkroom.engine.families.registry import family_named
 from darkroom.engine.families.wan.vae import WanVae, WanVaeConfig
@@ -182,7 +183,28 @@ def test_an_image_of_hunyuan_video_takes_the_memory_of_one_frame_and_videos_that
     assert piece == longer and 7 < piece / image < 8.5  # pieces have eight frames
 
 
-@pytest.mark.parametrize("family", ["wan", "wan22", "ltx_video", "mochi", "cosmos1", "seedvr2"])
+def test_an_even_number_of_latent_frames_makes_three_frames_more_unless_tiles_are_asked_for() -> None:
+    memory = ModelMemory(EngineSettings(cpu=True))
+    network = CogVideoXVae(CogVideoXVaeConfig((32, 32, 32, 32), blocks_per_level=1)).requires_grad_(False)
+    vae = vae_of(memory.keep("vae", network, role="vae"))
+    assert isinstance(vae, VideoVae)
+    latents = torch.randn(1, 16, 20, 2, 3, generator=torch.Generator().manual_seed(6))
+    whole = vae.decode(latents[:, :, :6])
+    assert whole.shape[1] == 24
+    one_tile = vae.decode_tiled(latents[:, :, :6], tile_x=8, tile_y=8, overlap=2)
+    torch.testing.assert_close(one_tile, whole)
+    for tiles in ({"tile_t": 4, "overlap_t": 1}, {"tile_x": 2, "tile_y": 2, "overlap": 1}, {"tile_t": 3}):
+        stream = vae.tiled_frame_stream(latents[:, :, :6], **tiles)
+        assert stream is not None and stream.shape == (21, 16, 24, 3)
+        tiled = vae.decode_tiled(latents[:, :, :6], **tiles)
+        assert torch.isfinite(tiled).all() and torch.equal(stream.whole(), tiled.flatten(0, 1))
+    memory.pool.memory_savings = MemorySavings(tiles=True)
+    stream = vae.frame_stream(latents)
+    assert stream is not None and stream.shape == (80, 16, 24, 3)
+    assert torch.equal(stream.whole(), vae.decode(latents).flatten(0, 1))
+
+
+@pytest.mark.parametrize("family", ["wan", "wan22", "ltx_video", "mochi", "cosmos1", "seedvr2", "cogvideox"])
 def test_the_frames_of_every_family_are_the_same_bits_streamed_and_in_a_tensor(family: str) -> None:
     _, _, network = random_networks("small", 1, LoadTypes(vae=torch.float32), family=family_named(family))
     vae = vae_of(ModelMemory(EngineSettings(cpu=True)).keep("vae", network, role="vae"))
