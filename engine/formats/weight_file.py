@@ -117,7 +117,7 @@ def composed(file: WeightFile, names: Names) -> Iterator[tuple[str, torch.Tensor
         if isinstance(item, Transposed):
             yield name, file.tensor(item.name).T.contiguous()
         elif isinstance(item, Joined):
-            yield name, torch.cat([_read(file, part) for part in item.items])
+            yield name, _joined(file, item)
 
 
 def shape_of(item: Item, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
@@ -133,8 +133,21 @@ def shape_of(item: Item, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ..
     return shapes[item]
 
 
-def _read(file: WeightFile, item: str | Part) -> torch.Tensor:
-    return file.tensor(item.name).chunk(item.count)[item.index] if isinstance(item, Part) else file.tensor(item)
+def _joined(file: WeightFile, item: Joined) -> torch.Tensor:
+    """Return the parts of tensors as one weight. Each tensor is read once, as files of packed weights unpack it."""
+    wholes = {name: file.tensor(name) for name in dict.fromkeys(_source(part) for part in item.items)}
+    return torch.cat([_part_of(wholes[_source(part)], part) for part in item.items])
+
+
+def _source(item: str | Part) -> str:
+    return item if isinstance(item, str) else item.name
+
+
+def _part_of(whole: torch.Tensor, item: str | Part) -> torch.Tensor:
+    if isinstance(item, str):
+        return whole
+    rows = whole.shape[0] // item.count
+    return whole.narrow(0, item.index * rows, rows)
 
 
 def _place_of(whole: TensorPlace, part: Part) -> TensorPlace:
