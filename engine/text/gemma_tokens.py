@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -20,10 +20,10 @@ from darkroom.engine.text.chunk_tokens import (
     Word,
     cut_at_embeddings,
 )
+from darkroom.engine.text.vocabulary import TextVocabulary
 
 PAD_TOKEN, START_TOKEN, END_OF_TURN, IMAGE_TOKEN = 0, 2, 106, 262144
 SPECIAL = {"<image_soft_token>": IMAGE_TOKEN, "<end_of_turn>": END_OF_TURN}
-SPECIAL_PATTERN = re.compile("(" + "|".join(re.escape(mark) for mark in SPECIAL) + ")")
 TURN = "<start_of_turn>"
 ANSWER = f"<end_of_turn>\n{TURN}model\n"
 SYSTEM = f"{TURN}system\nYou are a helpful assistant.<end_of_turn>\n{TURN}user\n"
@@ -109,8 +109,7 @@ class GemmaTokenizer(ChunkTokenizer):
     def _words(self, part: str, weight: float) -> Iterator[Word]:
         """Yield the tokens of embeddings and of the text between them.
 
-        The first token of a text with special tokens is left out: ComfyUI takes it for the start token, which its
-        tokenizer puts before texts without them alone.
+        Special tokens among them are those of `encoded_with_special`.
         """
         for piece in cut_at_embeddings(part):
             text = piece
@@ -119,21 +118,24 @@ class GemmaTokenizer(ChunkTokenizer):
                 if rows is not None:
                     yield [(row, weight) for row in (rows.unsqueeze(0) if rows.ndim == 1 else rows)]
             if text:
-                yield [(token, weight) for token in self._numbers(text)]
-
-    def _numbers(self, text: str) -> list[int]:
-        vocabulary = self.vocabulary()
-        parts = [part for part in SPECIAL_PATTERN.split(text) if part]
-        if not any(part in SPECIAL for part in parts):
-            return vocabulary.encode(text)
-        numbers = [
-            number for part in parts for number in ([SPECIAL[part]] if part in SPECIAL else vocabulary.encode(part))
-        ]
-        return numbers[1:]
+                yield [(token, weight) for token in encoded_with_special(text, self.vocabulary(), SPECIAL)]
 
     def _end(self, chunk: list[Weighted], min_padding: int, min_length: int) -> None:
         """Put the padding before a chunk."""
         chunk[:0] = [(self.pad_token, 1.0, 0)] * (min_length - len(chunk))
+
+
+def encoded_with_special(text: str, vocabulary: TextVocabulary, special: Mapping[str, int]) -> list[int]:
+    """Return the tokens of a text with special ones, by name, among its words.
+
+    The first token of a text with special tokens is left out: ComfyUI takes it for the start token, which its tokenizer
+    puts before texts without them alone.
+    """
+    parts = [part for part in re.split("(" + "|".join(map(re.escape, special)) + ")", text) if part]
+    if not any(part in special for part in parts):
+        return vocabulary.encode(text)
+    numbers = [number for part in parts for number in ([special[part]] if part in special else vocabulary.encode(part))]
+    return numbers[1:]
 
 
 def _of_usual_size(image: torch.Tensor) -> torch.Tensor:
