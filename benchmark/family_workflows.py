@@ -31,6 +31,14 @@ RESTORING = {
     "4": node("SeedVR2Preprocess", resized_images=["2", 0]),
     "5": node("VAEEncode", pixels=["4", 0], vae=["1", 2]),
 }
+# Nodes of families that decode the latent of another: an empty one, with the texts.
+DECODING = {
+    "6": node("EmptySD3LatentImage", width=16, height=16, batch_size=1),
+    **{
+        number: node("PiDConditioning", positive=[text, 0], latent=["6", 0], latent_format="flux", degrade_sigma=0.0)
+        for number, text in (("7", "3"), ("8", "4"))
+    },
+}
 # Nodes of families whose latents become shapes, not images: the empty latent, and what saves the shape.
 OF_SHAPES = {
     "hunyuan3d": {
@@ -82,12 +90,15 @@ def image(source: dict[str, Any], family: ModelFamily) -> dict[str, Any]:
     if family.default.audio_latent is not None:
         return audio(source, family)
     side = empty_side_px(family)
+    decodes = "PiDConditioning" in family.nodes
+    texts = ("7", "8") if decodes else ("3", "4")
     return {
         "3": node("CLIPTextEncode", clip=["1", 1], text="a (red:1.2) fox"),
         "4": node("CLIPTextEncode", clip=["1", 1], text=""),
         "5": node("EmptyLatentImage", width=side, height=side, batch_size=1),
-        **sampled(source, ["3", 0], ["4", 0], ["5", 0]),
+        **sampled(source, [texts[0], 0], [texts[1], 0], ["5", 0]),
         **saved_stream(family),
+        **(DECODING if decodes else {}),
     }
 
 

@@ -61,8 +61,6 @@ LATER_NETWORKS: tuple[LaterNetwork, ...] = (
     LaterNetwork(
         "Ming-Image", (REFINER,), ("cap_pad_token", "dec_net.cond_embed.weight"), {"cap_embedder.1.weight": (0, 3840)}
     ),
-    LaterNetwork("PiD", ("lq_proj.latent_proj.0.weight",)),
-    LaterNetwork("PixelDiT", ("core.pixel_embedder.proj.weight",)),
     LaterNetwork("Kandinsky 6", ("visual_embeddings.in_layer.weight", "audio_embeddings.in_layer.weight")),
     LaterNetwork(
         "SenseNova U1.5",

@@ -118,6 +118,8 @@ HERE: Mapping[str, tuple[str, str]] = {
     "CogVideoX_T2V": ("cogvideox", ""),
     "CogVideoX_I2V": ("cogvideox", "image"),
     "CogVideoX_Inpaint": ("cogvideox", "inpaint"),
+    "PixelDiTT2I": ("pixeldit", ""),
+    "PiD": ("pid", ""),
     "SeedVR2": ("seedvr2", ""),
     "SeedVR2 7B": ("seedvr2", "7b"),
 }
@@ -127,8 +129,6 @@ REFUSED: Mapping[str, str] = {
     "Ovis-Image": "Ovis-Image",
     "NewBie": "NewBie",
     "ZImagePixelSpace": "Z-Image in pixel space",
-    "PiD": "PiD",
-    "PixelDiTT2I": "PixelDiT",
     "Hunyuan3Dv2_1": "Hunyuan3D 2.1",
     "TripoSplat": "TripoSplat",
     "DepthAnything3": "Depth Anything 3",

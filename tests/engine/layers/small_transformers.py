@@ -56,7 +56,11 @@ from darkroom.engine.families.minimax_music3.transformer import MiniMaxMusic3Con
 from darkroom.engine.families.mochi.transformer import MochiConfig, MochiTransformer
 from darkroom.engine.families.omnigen2.layers import OmniGen2Config
 from darkroom.engine.families.omnigen2.transformer import OmniGen2Transformer
+from darkroom.engine.families.pid.config import PiDConfig
+from darkroom.engine.families.pid.transformer import PiDTransformer
 from darkroom.engine.families.pixart.transformer import PixArtConfig, PixArtTransformer
+from darkroom.engine.families.pixeldit.config import PixelDiTConfig
+from darkroom.engine.families.pixeldit.transformer import PixelDiTTransformer
 from darkroom.engine.families.qwen_image.diffsynth_control import ControlBlock
 from darkroom.engine.families.qwen_image.transformer import QwenImageConfig, QwenImageControlNet, QwenImageTransformer
 from darkroom.engine.families.qwen_image21.layers import QwenImage21Config
@@ -608,6 +612,30 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
         ),
         _of((16, 6, 4), 24, 1.0, {}),
         ("lens",),
+    ),
+    "pixeldit": SmallTransformer(
+        lambda: PixelDiTTransformer(
+            PixelDiTConfig(
+                hidden_size=128, intermediate_size=96, num_layers=2, context_dim=24, max_text_tokens=8,
+                pixel_attention_size=144, num_pixel_layers=1,
+            )
+        ),
+        _of((3, 48, 32), 24, 1000.0, {}),
+        ("pixeldit",),
+    ),
+    "pid": SmallTransformer(
+        lambda: PiDTransformer(
+            PiDConfig(
+                hidden_size=128, intermediate_size=96, num_layers=2, context_dim=24, max_text_tokens=8,
+                pixel_attention_size=144, num_pixel_layers=1, latent_size=16, num_latent_blocks=1, num_features=1,
+                is_later=True,
+            )
+        ),
+        _of(
+            (3, 48, 32), 24, 1000.0,
+            {"lq_latent": lambda drawn: drawn(BATCH, 16, 3, 2), "degrade_sigma": lambda drawn: drawn.times()},
+        ),
+        ("pid",),
     ),
     "ideogram4": SmallTransformer(
         lambda: Ideogram4Transformer(
