@@ -21,7 +21,7 @@ TOLERANCE: Final = 0.1
 CELL_PX: Final = {  # of the latent: pixels a side; 8 for the others
     "ltx_video": 32, "ltx2": 32, "wan22": 16, "cascade": 42, "hunyuan_image": 32, "hunyuan_image_refiner": 16,
     "flux2": 16, "chroma_radiance": 1, "qwen_image21": 16, "hunyuan_video15": 16,
-    "mage_flow": 16, "ernie_image": 16, "hidream_o1": 1,
+    "mage_flow": 16, "ernie_image": 16, "hidream_o1": 1, "z_image_pixel": 1,
 }  # fmt: skip
 WITH_FRAMES: Final = frozenset({
     "hunyuan_video", "wan", "wan22", "ltx_video", "ltx2", "mochi", "cosmos1", "cosmos_predict2", "qwen_image", "krea2",
@@ -41,6 +41,7 @@ TEXT_WIDTHS: Final = {
     "hunyuan3d": 1536, "krea2": 30720, "minimax_music3": 32768,
     "mage_flow": 2560, "ernie_image": 3072, "longcat_image": 3584, "hidream_o1": 1,
     "lumina2": 2304, "omnigen2": 2048, "qwen_image": 3584, "z_image": 2560, "hunyuan_image": 3584,
+    "z_image_pixel": 2560,
     "kandinsky5": 3584, "kandinsky5_image": 3584, "hunyuan_video15": 3584,
     "hunyuan_image_refiner": 3584, "seedvr2": 5120, "sd15": 768, "zero123": 768, "svd": 1024, "sd2": 1024, "sdxl": 2048,
     "sdxl_refiner": 1280, "trellis2": 1024, "stable_audio": 768, "cosmos1": 1024, "cosmos_predict2": 1024,
