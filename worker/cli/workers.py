@@ -66,9 +66,9 @@ def _answer(
         typer.echo(f"{gateway.url} is no gateway: {reply.status_code}", err=True)
         raise typer.Exit(2) from None
     if not reply.is_success:
-        error = answer.get("error") or {}
-        problems = [problem["message"] for problem in error.get("problems") or ()]
-        typer.echo("; ".join(problems) or error.get("message") or f"refused: {reply.status_code}", err=True)
+        told = answer.get("error") or {}
+        problems = [problem["message"] for problem in told.get("problems") or ()]
+        typer.echo("; ".join(problems) or told.get("message") or f"refused: {reply.status_code}", err=True)
         raise typer.Exit(1)
     return answer
 

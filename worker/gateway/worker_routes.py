@@ -140,7 +140,7 @@ async def cancellations(request: Request, worker: Caller) -> HeldJobs:
 async def progress(request: Request, worker: Caller, given: Progress) -> None:
     """Publish progress of a job."""
     async with _desk(request) as desk:
-        await desk.publish(worker, given.receipt, given.event)
+        await desk.publish(worker, given.receipt, given.event.model_dump_json().encode())
 
 
 @router.post("/given-back", operation_id="give_job_back", response_model=TakenBack, responses=refusals(404))

@@ -26,11 +26,8 @@ class LocalGateway:
         self._server: ServerWithoutSignals | None = None
         self._serving: asyncio.Task[None] | None = None
         self.port = 0
+        self.url = ""
         self.token = ""
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
     @property
     def settings(self) -> dict[str, str]:
@@ -53,6 +50,7 @@ class LocalGateway:
 
         await until(is_started)
         self.port = server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
 
     async def make_token(self, name: str) -> None:
         """Make the token of the workers."""
@@ -70,7 +68,7 @@ class LocalGateway:
             for listener in self._server.servers:
                 listener.close()
             for connection in list(self._server.server_state.connections):
-                connection.transport.abort()  # type: ignore[union-attr]
+                connection.transport.abort()
             self._server.should_exit = True
 
     async def stop(self) -> None:

@@ -7,7 +7,6 @@ receipt that the worker got with it.
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
@@ -121,11 +120,11 @@ class WorkerDesk:
         async with self._brokers.using(worker) as broker:
             return await broker.give_back(given.receipt)
 
-    async def publish(self, worker: Worker, receipt: str, event: Mapping[str, Any]) -> None:
+    async def publish(self, worker: Worker, receipt: str, event: bytes) -> None:
         """Publish progress of a job to those that follow it."""
         given = await self._given(worker, receipt)
         async with self._brokers.using(worker) as broker:
-            await broker.publish(given.job_id, json.dumps(event, separators=(",", ":")).encode())
+            await broker.publish(given.job_id, event)
 
     async def cancelled(self, worker: Worker, receipts: Collection[str], seconds: float) -> set[str]:
         """Return the receipts of cancelled jobs as soon as there is one, none after this time."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from darkroom.worker.gateway.workers.desk import TakenJob
 from darkroom.worker.gateway.workers.entries import Digest, WorkerEntry
+from darkroom.worker.storage.job import JobState
 
+MAX_MESSAGE: Final = 2000
 Receipt = Annotated[str, Field(max_length=4096)]
 Wait = Annotated[float, Field(ge=0, le=25)]
 
@@ -24,7 +26,7 @@ class Connected(BaseModel):
 class Wish(BaseModel):
     """Jobs that a worker has room for, and the model files that it used last."""
 
-    most: Annotated[int, Field(ge=1, le=64)] = 1
+    most: Annotated[int, Field(ge=1, le=16)] = 1
     models: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=16)] = Field(default_factory=list)
     wait_seconds: Wait = 20.0
 
@@ -86,11 +88,21 @@ class TakenBack(BaseModel):
     is_known: bool
 
 
+class Event(BaseModel):
+    """Progress of a job, as those that follow it get it."""
+
+    id: Annotated[str, Field(max_length=1000)]
+    status: JobState
+    message: Annotated[str, AfterValidator(lambda text: text[:MAX_MESSAGE])]
+    percent: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 0.0
+    seq: Annotated[int, Field(ge=0)] = 0
+
+
 class Progress(BaseModel):
-    """Progress of a job."""
+    """Progress of a job that a worker holds."""
 
     receipt: Receipt
-    event: dict[str, Any]
+    event: Event
 
 
 class DeadLetter(BaseModel):

@@ -30,7 +30,7 @@ WAIT_SECONDS: Final = 20.0
 
 ANSWER_SECONDS: Final = 30.0
 RESULT_SECONDS: Final = 600.0
-MOST_AT_ONCE: Final = 64
+MOST_AT_ONCE: Final = 16
 RECEIPTS_AT_ONCE: Final = 500
 WORKER_HEADER: Final = "Darkroom-Worker"
 RECEIPT_HEADER: Final = "Darkroom-Receipt"
@@ -38,7 +38,8 @@ PIECE_BYTES: Final = 256 * 1024
 MAX_RECEIPTS: Final = 10_000
 MAX_REASON: Final = 300
 MAX_NAME: Final = 200
-REFUSED: Final = (401, 403)
+REFUSED: Final = ("unauthorized", "invalid_key")
+"""Codes of a gateway that does not know the token. What a proxy before it refuses is tried again."""
 
 
 class ReceiptGone(Exception):
@@ -180,14 +181,14 @@ class HttpBroker:
             raise BrokerUnreachable(f"{self.name}: {cause_of(error)}") from None
         if reply.is_success:
             return reply
-        error = _error_in(reply)
-        reason = f"{self.name}: {reply.status_code} {str(error.get('message') or '')[:MAX_REASON]}".strip()
-        if reply.status_code in REFUSED:
+        told = _error_in(reply)
+        reason = f"{self.name}: {reply.status_code} {str(told.get('message') or '')[:MAX_REASON]}".strip()
+        if told.get("code") in REFUSED:
             raise BrokerRefused(reason)
-        if error.get("code") == "receipt_unknown":
+        if told.get("code") == "receipt_unknown":
             raise ReceiptGone(reason)
-        if error.get("code") == "request_too_large" and isinstance(error.get("limit_bytes"), int):
-            raise ResultTooLarge(error["limit_bytes"])
+        if told.get("code") == "request_too_large" and isinstance(told.get("limit_bytes"), int):
+            raise ResultTooLarge(told["limit_bytes"])
         raise BrokerUnreachable(reason)
 
 

@@ -69,7 +69,7 @@ async def taken(broker: HttpBroker) -> Delivery:
 async def worker(folder: Path, engine: FakeEngine, gateway: httpx.AsyncClient) -> AsyncIterator[RunningFront]:
     """Run a front with a token that has its folder's name."""
     folder.mkdir(exist_ok=True)  # noqa: ASYNC240
-    given = {"gateway_url": str(gateway.base_url), "worker_token": await token_of(gateway, folder.name)}
+    given: dict[str, Any] = {"gateway_url": str(gateway.base_url), "worker_token": await token_of(gateway, folder.name)}
     async with running_front(folder, engine, **given) as front:
         yield front
 
@@ -117,12 +117,15 @@ async def test_a_worker_cannot_act_on_jobs_of_another(gateway: httpx.AsyncClient
     assert await other.renew([held.receipt]) == set() and await first.renew([held.receipt]) == {held.receipt}
     headers = {"Authorization": f"Bearer {token}", "Darkroom-Worker": "other"}
     for receipt in (held.receipt, held.receipt[:-1] + "0", "", "é", "W10=." + "0" * 64):
-        sent = headers | {"Darkroom-Receipt": receipt.encode()}
+        sent = {name.encode(): value.encode() for name, value in (headers | {"Darkroom-Receipt": receipt}).items()}
         forged = await gateway.put("/api/v1/worker/result", content=b'{"status": "completed"}', headers=sent)
         assert (forged.status_code, forged.json()["error"]["code"]) == (404, "receipt_unknown"), receipt
     for path in ("given-back", "progress"):
-        given = {"receipt": held.receipt, "event": {"status": "completed"}}
+        given = {"receipt": held.receipt, "event": {"id": "one", "status": "completed", "message": ""}}
         assert (await gateway.post(f"/api/v1/worker/{path}", json=given, headers=headers)).status_code == 404
+    for event in ({"status": "completed"}, {"id": "one", "status": "done", "message": "", "seq": "x"}):
+        told = {"receipt": held.receipt, "event": event}
+        assert (await gateway.post("/api/v1/worker/progress", json=told, headers=headers)).status_code == 422
     same_token = headers | {"Darkroom-Worker": "first"}  # another worker of another token by the same id
     asked = await gateway.post("/api/v1/worker/renewals", json={"receipts": [held.receipt]}, headers=same_token)
     assert asked.json()["receipts"] == []
