@@ -46,6 +46,7 @@ ROOTS = (
 )
 # Names that packs have for modules of their own too: what else is importable by them comes first.
 COMMON_ROOTS = frozenset({"api_server", "app", "main", "middleware", "utils"})
+PRESENT = ("folder_paths", "execution", "nodes", "server")  # in `sys.modules` before packs are, where some look
 BARE_PACKAGE = "comfy"  # whose folder is on ComfyUI's import path, so that its modules are importable without it
 
 
@@ -71,7 +72,7 @@ class CompatModule(ModuleType):
             return imported
         if name in host.known.modules.get(foreign, ()):
             host.ask(full)
-            if has_fallback(sys._getframe(1)):  # as a ComfyUI without the name
+            if has_fallback(sys._getframe(1), _is_there):  # as a ComfyUI without the name
                 raise AttributeError(f"module {foreign!r} has no attribute {name!r} here")
             # Not an attribute of the module, where a later import with a fallback would find it.
             placeholders: dict[str, type] = vars(self).setdefault("_placeholders", {})
@@ -196,6 +197,12 @@ def _imported(source: str) -> object:
         return None
 
 
+def _is_there(module: str) -> bool:
+    """Return True for a module that is served, or that is none of ComfyUI's."""
+    is_foreign = module.partition(".")[0] not in ROOTS
+    return is_foreign or module in HOST.get().known.modules or _real_name(module) is not None
+
+
 @cache
 def _real_name(fullname: str) -> str | None:
     """Return the name of this engine's module for an import name, or None."""
@@ -216,6 +223,8 @@ def install(pack_folders: Sequence[Path]) -> None:
     if not any(isinstance(finder, CompatFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, CompatFinder())
         sys.meta_path.append(CommonNamesFinder())
+    for name in PRESENT:
+        importlib.import_module(name)
     packs = sys.modules.setdefault("custom_nodes", ModuleType("custom_nodes"))
     packs.__path__ = [str(folder) for folder in pack_folders]
 

@@ -12,6 +12,24 @@ from darkroom.contract.errors import CallerError
 from darkroom.engine.comfy.host import HOST
 
 COMPUTING_ROOTS = frozenset({"comfy", "comfy_extras", "nodes"})
+IN_VAIN = frozenset(
+    {
+        *(
+            f"comfy.model_management.{name}"
+            for name in (
+                "current_stream", "get_torch_device", "load_models_gpu", "soft_empty_cache", "text_encoder_device",
+                "text_encoder_offload_device", "unet_offload_device", "vae_device", "vae_offload_device",
+            )
+        ),
+        "comfy.gligen.Gligen._set_position",  # for batches of other sizes, which are an error without it
+        "comfy.model_patcher.ModelPatcherDynamic._load_list",
+        "comfy.sd.load_state_dict_guess_config",
+    }
+)  # fmt: skip
+"""Functions of ComfyUI's that packs may replace although the engine does not call them, as that changes no result.
+
+They choose where weights are kept, which the engine decides itself.
+"""
 
 
 class NotSupported(CallerError):
@@ -36,10 +54,11 @@ def leave_to_pack(name: str) -> None:
     """Accept the replacement of a name that only its pack will call, and record that the engine does not.
 
     While a pack is imported it may wrap the server's messages and the bookkeeping of prompts, which its nodes do
-    without; what computes is never replaced in vain. Raises `NotSupported` for that, and in a pack that runs.
+    without, and what is `IN_VAIN`; what computes is never replaced in vain. Raises `NotSupported` for that,
+    and in a pack that runs.
     """
     host = HOST.get()
-    if not host.importing or name.partition(".")[0] in COMPUTING_ROOTS:
+    if not host.importing or (name.partition(".")[0] in COMPUTING_ROOTS and name not in IN_VAIN):
         raise not_supported(f"replacing {name}")
     host.ask(f"replacing {name}")
 
@@ -77,7 +96,10 @@ class MissingSymbol(type):
 
     def __setattr__(cls, name: str, value: object) -> None:
         if not name.startswith("__") and "symbol_name" in vars(cls):  # the placeholder itself, not a class made of it
-            raise not_supported(f"{cls.symbol_name}.{name}")
+            full = f"{cls.symbol_name}.{name}"
+            if full not in IN_VAIN:
+                raise not_supported(full)
+            leave_to_pack(full)
         super().__setattr__(name, value)
 
     def __iter__(cls) -> NoReturn:

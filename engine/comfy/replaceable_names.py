@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from darkroom.engine.comfy.host import HOST, Host
-from darkroom.engine.diffusion import choices, conditions, guidance, ksampler, noise, sample
+from darkroom.engine.diffusion import attention_guidance, choices, conditions, guidance, ksampler, noise, sample
 from darkroom.engine.diffusion.replacements import own
 from darkroom.engine.diffusion.samplers.base import SamplerFunction
 from darkroom.engine.nodes.library.sampling import sampling
@@ -37,10 +37,13 @@ OF_SAMPLING: dict[str, Hashable] = {
     "comfy.samplers.calculate_sigmas": choices.calculate_sigmas,
     "comfy.samplers.cfg_function": guidance.cfg_function,
     "comfy.samplers.ksampler": ksampler.ksampler,
+    "comfy.samplers.get_area_and_mult": guidance.part_of,
+    "comfy.samplers.pre_run_control": conditions.prepare_controls,
     "comfy.samplers.process_conds": conditions.prepare_conditions,
     "comfy.samplers.sample": ksampler.sample_guided,
     "comfy.samplers.sampler_object": ksampler.sampler_object,
     "comfy.samplers.sampling_function": guidance.sampling_function,
+    "comfy_extras.nodes_sag.create_blur_map": attention_guidance.blurred_where_attended,
     "latent_preview.prepare_callback": sampling.prepare_callback,
     "nodes.common_ksampler": sampling.common_ksampler,
 }

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from darkroom.engine.diffusion.guidance import calc_cond_batch
 from darkroom.engine.diffusion.options import Options
+from darkroom.engine.diffusion.replacements import replaceable
 from darkroom.engine.diffusion.wrappers import merge_options
 
 BLUR_CELLS = 9
@@ -45,22 +46,26 @@ class SelfAttentionGuidance:
         uncond, x = args["uncond_denoised"], args["input"]
         if min(guided.shape[2:]) < MIN_SIDE_CELLS or self._scores is None:
             return guided
-        degraded = self._blurred_where_attended(uncond, self._scores)
+        degraded = blurred_where_attended(uncond, self._scores, self.blur_sigma, self.THRESHOLD)
         self._scores = None
         (away,) = calc_cond_batch(
             args["model"], [args["uncond"]], degraded + x - uncond, args["sigma"], args["model_options"]
         )
         return guided + (degraded - away) * self.scale
 
-    def _blurred_where_attended(self, latent: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Blur the cells that gather more than a token's share of attention: eq. 5 of the paper."""
-        batch, _, height, width = latent.shape
-        num_tokens = scores.shape[-1]
-        attended = scores.reshape(batch, -1, num_tokens, num_tokens).mean(1).sum(1) > self.THRESHOLD  # [B, T]
-        rows = _rows_of(num_tokens, height / width)
-        mask = attended.reshape(batch, 1, rows, num_tokens // rows).to(scores.dtype)
-        mask = functional.interpolate(mask, (height, width))
-        return gaussian_blurred(latent, self.blur_sigma) * mask + latent * (1 - mask)
+
+@replaceable
+def blurred_where_attended(
+    latent: torch.Tensor, scores: torch.Tensor, sigma: float = 3.0, threshold: float = 1.0
+) -> torch.Tensor:
+    """Blur the cells that gather more than `threshold` tokens' share of attention: eq. 5 of the paper."""
+    batch, _, height, width = latent.shape
+    num_tokens = scores.shape[-1]
+    attended = scores.reshape(batch, -1, num_tokens, num_tokens).mean(1).sum(1) > threshold  # [B, T]
+    rows = _rows_of(num_tokens, height / width)
+    mask = attended.reshape(batch, 1, rows, num_tokens // rows).to(scores.dtype)
+    mask = functional.interpolate(mask, (height, width))
+    return gaussian_blurred(latent, sigma) * mask + latent * (1 - mask)
 
 
 def attention_with_scores(

@@ -303,6 +303,14 @@ def _spread_to_plain(given: Sequence[Condition], others: list[Condition], name: 
 
 
 @replaceable
+def prepare_controls(model: Network, conditions: Sequence[Condition]) -> None:
+    """Let the controls of conditions prepare for a run."""
+    for condition in conditions:
+        if "control" in condition:
+            condition["control"].pre_run(model, model.model_sampling.percent_to_sigma)
+
+
+@replaceable
 def prepare_conditions(
     model: Network,
     noise: torch.Tensor,
@@ -338,9 +346,7 @@ def prepare_conditions(
                 for hook in condition["hooks"].hooks:
                     hook.initialize_timesteps(model)
     for conditions in prepared.values():
-        for condition in conditions:
-            if "control" in condition:
-                condition["control"].pre_run(model, model.model_sampling.percent_to_sigma)
+        prepare_controls(model, conditions)
     for side, conditions in prepared.items():
         if side != "positive":
             positive = prepared.get("positive", [])

@@ -39,6 +39,21 @@ class Part:
     uuid: Any
     hooks: object
 
+    @property
+    def input_x(self) -> torch.Tensor:
+        """The part of the latent that it computes, by ComfyUI's name."""
+        return self.x
+
+    @property
+    def mult(self) -> torch.Tensor:
+        """The weight of each cell, by ComfyUI's name."""
+        return torch.ones_like(self.x) if self.weight is None else self.weight
+
+    @property
+    def conditioning(self) -> Mapping[str, BatchedInput]:
+        """The inputs of the network, by ComfyUI's name."""
+        return self.inputs
+
     def can_join(self, other: Part) -> bool:
         """Return True where both can go through the network in one batch."""
         return (
@@ -50,6 +65,7 @@ class Part:
         )
 
 
+@replaceable
 def part_of(condition: Condition, x: torch.Tensor, sigma: torch.Tensor) -> Part | None:
     """Return the part that a condition computes at this noise level; None outside its range of noise levels."""
     if "timestep_start" in condition and on_host(sigma)[0] > condition["timestep_start"]:

@@ -360,6 +360,22 @@ def test_a_declaration_that_fails_leaves_out_its_node(tmp_path: Path) -> None:
         assert made.shown("Good") == "4"
 
 
+def test_a_handler_that_imports_what_comfyui_once_had_is_no_fallback(tmp_path: Path) -> None:
+    source = """
+        import sys
+        assert "folder_paths" in sys.modules
+        try:
+            from comfy.ldm.flux.model import Flux
+        except ImportError:
+            from comfy.once_there import Flux
+        NODE_CLASS_MAPPINGS = {}
+    """
+    write_pack(tmp_path, "old.py", source)
+    with loaded(tmp_path) as made:
+        assert made.reports["old"].error is None
+        assert made.reports["old"].missing == ("comfy.ldm.flux.model.Flux",)
+
+
 def test_settings_of_the_device_have_their_older_and_later_names(tmp_path: Path) -> None:
     body = (
         "import torch; half = torch.float16; return (str(("
@@ -382,3 +398,20 @@ def test_only_an_error_of_memory_is_let_pass(tmp_path: Path) -> None:
     write_pack(tmp_path, "asks.py", pack_with("import torch, comfy.model_management as mm", body))
     with loaded(tmp_path) as made:
         assert made.shown("Tried", value=0) == "'else'"
+
+
+def test_fast_float8_is_an_option_that_the_loader_takes(tmp_path: Path) -> None:
+    body = "return (comfy.sd.load_diffusion_model('none.safetensors', {option: True}),)"
+    write_pack(tmp_path, "asks.py", pack_with("import comfy.sd", body.replace("option", "'fp8_optimizations'")))
+    write_pack(tmp_path, "other.py", pack_with("import comfy.sd", body.replace("option", "'other'"), "Other"))
+    with loaded(tmp_path) as made:
+        failures = {}
+        for class_type in ("Tried", "Other"):
+            node = {"class_type": class_type, "inputs": {"value": 0}}
+            shown = {"class_type": "Show", "inputs": {"value": ["1", 0]}}
+            assert made.run({"1": node, "2": shown}).status == "error"
+            failure = made.events[-1]
+            assert isinstance(failure, RunFailed)
+            failures[class_type] = failure.exception_message
+    assert "none.safetensors" in failures["Tried"]
+    assert "with other in model_options" in failures["Other"]

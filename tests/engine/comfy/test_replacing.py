@@ -14,7 +14,8 @@ from darkroom.engine.nodes.legacy_node import ClassNode
 from tests.engine.comfy.loading import Loaded, loaded, write_pack
 from tests.tiny_checkpoint import make_tiny_checkpoint
 
-OF_FILES = {"comfy.utils.load_torch_file"}  # not of sampling: see test_controls.py
+BLUR = "comfy_extras.nodes_sag.create_blur_map"  # of one node's guidance
+OF_FILES = {"comfy.utils.load_torch_file", BLUR}  # not of all sampling: see test_controls.py
 KEEP = """
     class Keep:
         INPUT_TYPES = classmethod(lambda cls: {"required": {"latent": ("LATENT",)}})
@@ -120,6 +121,67 @@ def test_every_name_that_may_be_replaced_is_called_and_changes_nothing_by_itself
         wrapped = drawn(made)
         assert set(comfy.sample.calls_of_all) == set(names)
     assert all(torch.equal(*pair) for pair in zip(plain, wrapped, strict=True))
+
+
+def test_the_blur_of_self_attention_guidance_is_a_packs(base: Path) -> None:
+    write_pack(base, "blurs.py", wrapping("blurs", [BLUR]))
+    guided = {
+        "class_type": "SelfAttentionGuidance",
+        "inputs": {"model": ["1", 0], "scale": 0.5, "blur_sigma": 2.0},
+    }
+    with loaded(base) as made:
+        import comfy.sample  # served while packs are loaded
+
+        empty = {"class_type": "EmptyLatentImage", "inputs": {"width": 128, "height": 128, "batch_size": 1}}
+        result = made.run({**graph(model=["13", 0]), "4": empty, "13": guided})
+        assert result.status == "success", made.events[-1]
+        assert comfy.sample.calls_of_blurs == [BLUR] * 2
+
+
+def test_functions_that_only_choose_a_device_may_be_replaced_in_vain(base: Path) -> None:
+    source = """
+        import comfy.model_management as mm
+        import comfy.model_patcher
+        mm.get_torch_device = lambda: "cpu"
+        comfy.model_patcher.ModelPatcherDynamic._load_list = None
+        NODE_CLASS_MAPPINGS = {}
+    """
+    write_pack(base, "places.py", source)
+    with loaded(base) as made:
+        assert made.reports["places"].error is None
+        assert set(made.reports["places"].missing) == {
+            "comfy.model_patcher.ModelPatcherDynamic",
+            "replacing comfy.model_management.get_torch_device",
+            "replacing comfy.model_patcher.ModelPatcherDynamic._load_list",
+        }
+        drawn(made)
+
+
+def test_conditions_of_a_step_join_as_the_engine_joins_them(base: Path) -> None:
+    source = """
+        import comfy.samplers
+
+        original = comfy.samplers.get_area_and_mult
+        seen = comfy.samplers.seen = []
+
+        def get_area_and_mult(conds, x_in, timestep_in):
+            part = original(conds, x_in, timestep_in)
+            joined = comfy.samplers.cond_cat([part.conditioning, part.conditioning])
+            seen.append((
+                part.input_x.shape == part.mult.shape, part.mult.min().item(),
+                comfy.samplers.can_concat_cond(part, part), joined["c_crossattn"].shape[0],
+            ))
+            return part
+
+        comfy.samplers.get_area_and_mult = get_area_and_mult
+        NODE_CLASS_MAPPINGS = {}
+    """
+    write_pack(base, "joins.py", source)
+    with loaded(base) as made:
+        import comfy.samplers  # served while packs are loaded
+
+        drawn(made)
+        assert set(comfy.samplers.seen) == {(True, 1.0, True, 2)}
 
 
 def test_the_documentation_lists_every_name_that_may_be_replaced() -> None:

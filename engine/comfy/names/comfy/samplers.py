@@ -5,7 +5,7 @@ Nodes choose from these lists and this table of schedules, so entries that a pac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,7 +45,9 @@ _TABLES.replacements[ksamplers.KSampler] = KSampler
 calc_cond_batch = bound(guidance.calc_cond_batch)
 calculate_sigmas = bound(choices.calculate_sigmas)
 cfg_function = bound(guidance.cfg_function)
+get_area_and_mult = bound(guidance.part_of)
 ksampler = bound(ksamplers.ksampler)
+pre_run_control = bound(conditions.prepare_controls)
 process_conds = bound(conditions.prepare_conditions)
 sample = bound(ksamplers.sample_guided)
 sampler_object = bound(ksamplers.sampler_object)
@@ -63,6 +65,23 @@ def __getattr__(name: str) -> object:
     if name == "k_diffusion_sampling":
         return served("comfy.k_diffusion.sampling")
     raise AttributeError(name)
+
+
+def can_concat_cond(c1: guidance.Part, c2: guidance.Part) -> bool:
+    """Return True where two results of `get_area_and_mult` can go through the network in one batch."""
+    return c1.can_join(c2)
+
+
+def cond_cat(c_list: Sequence[Mapping[str, conditions.BatchedInput]], device: Any = None) -> dict[str, Any]:
+    """Return inputs of the network for a batch of conditions."""
+    found: dict[str, list[conditions.BatchedInput]] = {}
+    for given in c_list:
+        for name, value in given.items():
+            found.setdefault(name, []).append(value)
+    joined = {name: values[0].concat(values[1:]) for name, values in found.items()}
+    if device is None:
+        return joined
+    return {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in joined.items()}
 
 
 def normal_scheduler(model_sampling: Any, steps: int, sgm: bool = False, floor: bool = False) -> torch.Tensor:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from darkroom.engine.diffusion.attention_guidance import gaussian_blurred
+from darkroom.engine.comfy.replaceable_names import bound
+from darkroom.engine.diffusion.attention_guidance import blurred_where_attended, gaussian_blurred
+
+create_blur_map = bound(blurred_where_attended)
 
 
 def gaussian_blur_2d(img: torch.Tensor, kernel_size: int, sigma: float) -> torch.Tensor:
