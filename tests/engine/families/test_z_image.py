@@ -44,12 +44,31 @@ def test_files_of_both_layouts_are_one_network() -> None:
 def test_the_omni_network_reads_the_tokens_of_an_image_encoder() -> None:
     shapes = shapes_of("z_image_omni")
     found = registry.recognise(TensorIndex(shapes))
-    assert found.family is FAMILY
+    assert (found.family, found.match.variant) == (FAMILY, "omni")
+    assert registry.recognise(TensorIndex(shapes_of("z_image"))).match.variant == ""
     config = FAMILY.denoiser.configure(shapes)
     assert config.vision_dim == 64 and FAMILY.denoiser.configure(shapes_of("z_image")).vision_dim == 0
     with unfilled():
         network = FAMILY.denoiser.build(config)
     assert {name: tuple(weight.shape) for name, weight in network.state_dict().items()} == shapes
+
+
+def test_the_omni_network_has_diffusers_names_too() -> None:
+    own = shapes_of("z_image_omni")
+    refiner = {
+        name.replace("context_refiner", "siglip_refiner"): shape
+        for name, shape in shapes_of("z_image_diffusers").items()
+        if name.startswith("context_refiner")
+    }
+    embedder = {name: shape for name, shape in own.items() if name.startswith(("siglip_embedder", "siglip_pad"))}
+    theirs = {**shapes_of("z_image_diffusers"), **refiner, **embedder}
+    names = file_layout()(theirs)
+    assert names is not None and dict(registry.shapes_under(names, theirs)) == own
+    keys = lora_keys([f"diffusion_model.{name}" for name in own if name.endswith(".weight")], CONFIG)
+    assert (
+        keys["transformer.siglip_refiner.0.attention.to_v"][0]
+        == "diffusion_model.siglip_refiner.0.attention.qkv.weight"
+    )
 
 
 def test_the_type_of_its_text_encoder_is_shared_and_the_file_decides() -> None:
