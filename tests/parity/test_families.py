@@ -25,6 +25,7 @@ FAST = {
     "cascade": ("cascade_control_super_resolution",),
     "ltx2": ("ltx2_text_generate", "ltx23_all_guidance"),
     "trellis2": ("trellis2_texture",),
+    "z_image_pixel": ("z_image_pixel_omni_two",),
     "triposplat": ("prepared_batch", "prepared_mask", "prepared_rgba"),
     "core_nodes": (
         "batches_and_alpha", "feather_sides", "guidance_and_sampling_options", "latent_composites_and_batches",

@@ -53,6 +53,18 @@ def test_the_omni_network_reads_the_tokens_of_an_image_encoder() -> None:
     assert {name: tuple(weight.shape) for name, weight in network.state_dict().items()} == shapes
 
 
+def test_the_omni_network_is_known_at_full_size() -> None:
+    config = replace(FAMILY.scales["full"].denoiser, vision_dim=1152)
+    with unfilled():
+        network = FAMILY.denoiser.build(config)
+    shapes = {f"model.diffusion_model.{name}": tuple(weight.shape) for name, weight in network.state_dict().items()}
+    found = registry.recognise(TensorIndex(shapes))
+    assert (found.family, found.match.variant) == (FAMILY, "omni")
+    assert FAMILY.denoiser.configure(registry.shapes_under(found.match.names, shapes)) == config
+    millions = sum(weight.numel() for weight in network.parameters()) / 1e6
+    assert FAMILY.variant_defaults["omni"].billions * 1e3 == pytest.approx(millions, rel=0.001)
+
+
 def test_the_omni_network_has_diffusers_names_too() -> None:
     own = shapes_of("z_image_omni")
     refiner = {

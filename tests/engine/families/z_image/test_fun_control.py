@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from darkroom.engine.families import registry
 from darkroom.engine.families.base import Shapes
 from darkroom.engine.families.z_image.fun_control import ZImageFunControl, ZImageFunControlConfig
+from darkroom.engine.families.z_image.nodes.control import z_image_fun_controlnet
 from darkroom.engine.formats.unfilled import unfilled
 from darkroom.engine.layers.rotary import rotations
 from tests.parity.models import read_layouts
@@ -73,3 +75,14 @@ def test_a_control_without_blocks_for_refining_adds_nothing_there() -> None:
         control = ZImageFunControl(config_of("z_image_control"))
         seen = torch.empty(1, 4, 256)
     assert control.refined(0, seen, seen, seen, seen, is_untrained=False) == (None, seen)
+
+
+def test_a_network_of_pixels_takes_no_control() -> None:
+    config = registry.family_named("z_image_pixel").scales["small"].denoiser
+    model: Any = SimpleNamespace(
+        model=SimpleNamespace(diffusion_model=SimpleNamespace(config=config)), get_model_object=lambda name: None
+    )
+    control: Any = SimpleNamespace(model=SimpleNamespace(config=config_of("z_image_control")))
+    given: dict[str, Any] = {"context": None, "vae": None, "image": torch.zeros(1, 8, 8, 3)}
+    with pytest.raises(ValueError, match="got Z-Image in pixel space"):
+        z_image_fun_controlnet(model=model, model_patch=control, **given)
