@@ -51,15 +51,16 @@ class WorkerBrokers:
     def __init__(self, make: Callable[[], Broker]) -> None:
         self._make = make
         self._open: dict[Worker, _Open] = {}
+        self._swept_at = time.monotonic()
 
     @contextlib.asynccontextmanager
     async def using(self, worker: Worker) -> AsyncIterator[Broker]:
         """Hold the broker of a worker, connected in its name. Raises BrokerUnreachable, LimitReached."""
+        await self._close_idle()
         opened = self._open.get(worker)
         if opened is None:
-            await self._close_idle()
             self._check_number(worker)
-            opened = self._open.setdefault(worker, _Open(self._make()))
+            opened = self._open[worker] = _Open(self._make())
         opened.num_users += 1
         try:
             async with opened.connecting:
@@ -85,7 +86,11 @@ class WorkerBrokers:
             raise LimitReached("workers", len(self._open) + 1, MAX_WORKERS, retry_after_seconds=IDLE_SECONDS)
 
     async def _close_idle(self) -> None:
+        """Close the connections of workers that have not asked for a while, at most once in that time."""
         before = time.monotonic() - IDLE_SECONDS
+        if self._swept_at > before:
+            return
+        self._swept_at = time.monotonic()
         idle = [worker for worker, one in self._open.items() if not one.num_users and one.used_at < before]
-        for worker in idle:
-            await self._open.pop(worker).broker.close()
+        brokers = [self._open.pop(worker).broker for worker in idle]
+        await asyncio.gather(*(broker.close() for broker in brokers))
