@@ -39,6 +39,15 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningWorker]:
+def shared_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningWorker]:
     with running_worker(tmp_path_factory.mktemp("base"), None) as running:
         yield running
+
+
+@pytest.fixture
+def worker(shared_worker: RunningWorker) -> RunningWorker:
+    """Return the worker without the jobs of earlier tests, which its gallery would show."""
+    for job in shared_worker.get("/jobs?limit=1000").json()["jobs"]:
+        shared_worker.http.post(f"/cancel/{job['id']}")
+        shared_worker.http.delete(f"/jobs/{job['id']}")
+    return shared_worker

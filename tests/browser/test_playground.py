@@ -154,6 +154,7 @@ def test_an_operator_keeps_a_workflow_with_fields_of_their_own_order_and_names(
         page.goto(worker.url)
         page.fill("#key", "operator-secret")
         page.keyboard.press("Enter")
+        page.locator("#key-form").wait_for(state="hidden")
         guest.wait_for("#field-prompt")
         drop(page, EXAMPLE, "application/json")
         field(guest, "2.text")

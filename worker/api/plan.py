@@ -17,9 +17,10 @@ from darkroom.contract.wire import PARTNER_KEYS
 from darkroom.worker.api.body_sizes import takes_jobs
 from darkroom.worker.api.declared import refusals
 from darkroom.worker.api.job_making import GraphChecks
+from darkroom.worker.api.planned_workflows import workflow_to_plan
 from darkroom.worker.api.replies.plan import Plan
 from darkroom.worker.api.services import EngineServices, FileServices, JobServices, Services
-from darkroom.worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, body_schema, checked_workflow, reply_to
+from darkroom.worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, body_schema, reply_to
 from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
 from darkroom.worker.engines.client.client import EngineClient
 from darkroom.worker.engines.fallback.checks import FallbackChecks
@@ -57,6 +58,8 @@ async def plan(
 ) -> Response:
     """Return the node classes and models that a workflow lacks here, where they come from, and what a run costs.
 
+    `input` with a `modifier` and its `modifications` stands for the workflow that these make.
+
     The memory of its stages is that on the engine's device, or on a card with a given name or memory.
     """
 
@@ -93,8 +96,11 @@ def _terms(engines: EngineServices, card: str, vram_gb: float | None, price_per_
 
 async def _plan(services: Services, body: JsonObject, size_bytes: int, terms: _Terms) -> WorkflowPlan:
     """Return the plan of a body's workflow. Raises RequestRejected for what is none, EngineUnreachable."""
-    workflow = await checked_workflow(services, body, size_bytes)
     engine = await services.engines.pool.any_known_within(ENGINE_WAIT_SECONDS)
+    try:
+        workflow = await workflow_to_plan(services, engine, body, size_bytes)
+    except EngineUnreachable:
+        raise services.engines.pool.no_engine() from None
     own = await _plan_at(services, engine, engine, workflow, terms)
     fallback, choice = services.engines.fallback, own.needs_elsewhere()
     if fallback is None or choice is None:

@@ -194,3 +194,19 @@ async def test_the_command_prints_the_plan(front: RunningFront, tmp_path: Path) 
     file.write_text("no json")
     done = await asyncio.to_thread(CliRunner().invoke, app, ["plan", str(file), "--url", front.url])
     assert done.exit_code == 2
+
+
+async def test_a_modifier_is_planned_as_the_workflow_that_it_makes(front: RunningFront) -> None:
+    body = {"input": {"modifier": "Text2Image", "modifications": {"prompt": "a fox", "steps": 4}}}
+    reply = await front.http.post("/plan", json=body)
+    assert reply.status_code == 200, reply.text
+    plan = reply.json()
+    assert (plan["num_models_here"], plan["models"]) == (1, [])
+    sampled = {item["class_type"] for item in plan["missing_nodes"]}
+    assert "KSampler" in sampled, "the engine of these tests has few classes"
+    assert plan["estimate"]["load_units"] > 0
+    for wrong in ({"modifier": "Text2Imag"}, {"modifier": "Text2Image", "modifications": {"steps": "many"}}):
+        refused = await front.http.post("/plan", json={"input": wrong})
+        assert refused.status_code == 422
+        assert refused.json()["error"]["problems"][0]["field"].startswith("input.modif")
+    assert front.engine.runs == []

@@ -21,6 +21,7 @@ export class Panel {
    * `isOperator()` says whether the visitor may store workflows. */
   constructor({ onSubmit, onRefusal, isOperator }) {
     Object.assign(this, { onSubmit, onRefusal, isOperator });
+    this.key = null; // of what was chosen last, with a recipe once it is there
     this.recipe = null;
     this.form = null;
     this.modifiers = new Map();
@@ -61,8 +62,8 @@ export class Panel {
       group("Yours", [option(WORKFLOW), ...this.stored.map((name) => option(STORED + name, name))]),
       group("Examples", [...this.examples.keys()].map((name) => option(EXAMPLE + name, name))),
     ].filter(Boolean));
-    const key = this.recipe?.key ?? new URLSearchParams(location.hash.slice(1)).get("modifier");
-    if (this.recipe) at("modifier").value = key;
+    const key = this.key ?? new URLSearchParams(location.hash.slice(1)).get("modifier");
+    if (this.recipe || this.key === WORKFLOW) at("modifier").value = key;
     else await this.choose(this.#has(key) ? key : (this.modifiers.keys().next().value ?? WORKFLOW));
   }
 
@@ -74,7 +75,7 @@ export class Panel {
   async choose(key, values = null) {
     this.number += 1;
     const number = this.number;
-    at("modifier").value = key;
+    this.key = at("modifier").value = key;
     if (key === WORKFLOW) {
       this.#begin("Drop a workflow here: a file of ComfyUI's page or its API format, or an image that carries one.");
       at("fields").replaceChildren(this.#fileRow());
@@ -112,7 +113,7 @@ export class Panel {
     this.#begin(recipe.about);
     this.recipe = recipe;
     this.form = new SchemaForm(recipe.label, recipe.fields);
-    at("modifier").value = recipe.key;
+    this.key = at("modifier").value = recipe.key;
     at("fields").replaceChildren(...(hasFile ? [this.#fileRow()] : []), this.form.element);
     this.form.fill(values);
     at("save").hidden = !(this.isOperator() && recipe.document);

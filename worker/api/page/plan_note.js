@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { bytes, duration, make, plural } from "./dom.js";
-import { promptWith } from "./recipes.js";
+import { inputOfRecipe, promptWith } from "./recipes.js";
 
 const PAUSE_MS = 500;
 const MAX_LISTED = 30;
@@ -28,25 +28,30 @@ export class PlanNote {
   /** Ask anew after a pause; `files` are the names of fields whose files come with the request. */
   look(recipe, values, files) {
     clearTimeout(this.timer);
-    if (!recipe.prompt) return this.clear();
-    this.timer = setTimeout(() => this.#ask(promptWith(recipe, values), files), this.estimate ? PAUSE_MS : 0);
+    const isModifier = recipe.valuesIn === "modifications";
+    if (!recipe.prompt && !isModifier) return this.clear();
+    const given = Object.fromEntries(files.map((name) => [name, name]));
+    const body = isModifier ? { input: inputOfRecipe(recipe, values, given) } : { workflow_json: promptWith(recipe, values) };
+    this.timer = setTimeout(() => this.#ask(body, isModifier ? null : files), this.estimate ? PAUSE_MS : 0);
   }
 
   /** Show what a workflow lacks that could not be made a form of. */
   async lookAtDocument(workflow) {
     this.clear();
-    await this.#ask(workflow, []);
+    await this.#ask({ workflow_json: workflow }, []);
   }
 
-  async #ask(workflow, files) {
+  /** Ask for a plan; `files` as for `look`, null where all files come with the request. */
+  async #ask(body, files) {
     this.number += 1;
     const number = this.number;
-    const plan = await ask("plan", { method: "POST", body: { workflow_json: workflow } }).catch(() => null);
-    if (!plan || number !== this.number) return;
+    const plan = await ask("plan", { method: "POST", body }).catch(() => null);
+    if (number !== this.number) return;
+    if (!plan) return this.clear();
     this.estimate = plan.estimate;
     this.cost.textContent = costOf(plan.estimate);
     this.cost.title = plan.estimate.source ?? "";
-    this.lacks.replaceChildren(...listOf(plan, new Set(files)));
+    this.lacks.replaceChildren(...listOf(plan, files));
   }
 }
 
@@ -58,7 +63,7 @@ function costOf({ run_seconds: seconds, wait_seconds: wait, price }) {
 }
 
 function listOf(plan, files) {
-  const inputs = plan.inputs.filter((item) => !files.has(`${item.node_id}.${item.field}`));
+  const inputs = files ? plan.inputs.filter((item) => !files.includes(`${item.node_id}.${item.field}`)) : [];
   const lines = [
     ...plan.missing_nodes.map(nodeLine),
     ...plan.models.map(modelLine),
@@ -68,7 +73,7 @@ function listOf(plan, files) {
   if (!lines.length) return [];
   const size = plan.fetch.bytes ? `, ${bytes(plan.fetch.bytes)}` : "";
   const counts = [
-    plan.missing_nodes.length && plural(plan.missing_nodes.length, "node class").replace(/ss(s)$/, "sses"),
+    plan.missing_nodes.length && plural(plan.missing_nodes.length, "kind") + " of nodes",
     plan.models.length && `${plural(plan.models.length, "model file")}${size}`,
   ].filter(Boolean);
   const shown = lines.slice(0, MAX_LISTED).map((line) => make("li", {}, line));
@@ -84,12 +89,15 @@ function listOf(plan, files) {
 function nodeLine({ class_type: name, pack, comfyui }) {
   if (comfyui) return `${name}: ${comfyui.message}`;
   if (!pack) return `${name}: in no pack that is known here`;
-  return make("span", {}, `${name}: `, make("a", { href: pack.url, target: "_blank", rel: "noopener" }, pack.name));
+  return make("span", {}, `${name}: `, linkTo(pack.url, pack.name));
 }
 
 function modelLine({ name, kind, kinds, size_bytes: size, sources, is_fetched: isFetched, licence }) {
   const facts = [kind ?? kinds.join(" or "), size ? bytes(size) : "size unknown", licence].filter(Boolean).join(", ");
-  const source = sources[0];
-  const link = /^https?:/.test(source ?? "") ? make("a", { href: source, target: "_blank", rel: "noopener" }, source) : (source ?? "");
-  return make("span", {}, `${name} (${facts}) `, source ? "from " : "no known source", link, isFetched ? "; Draw fetches it" : "");
+  const [source] = sources;
+  return make("span", {}, `${name} (${facts}) `, source ? "from " : "no known source", source && linkTo(source, source), isFetched ? "; Draw fetches it" : "");
 }
+
+/** Return a link to a web address, and the words alone of any other one: both may come from a workflow. */
+const linkTo = (address, words) =>
+  /^https?:/.test(address) ? make("a", { href: address, target: "_blank", rel: "noopener" }, words) : words;
