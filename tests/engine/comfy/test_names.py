@@ -381,11 +381,12 @@ def test_settings_of_the_device_have_their_older_and_later_names(tmp_path: Path)
         "import torch; half = torch.float16; return (str(("
         "mm.get_autocast_device(mm.get_torch_device()), mm.get_autocast_device('x'), mm.current_loaded_models, "
         "mm.pick_weight_dtype(torch.float32, half), mm.pick_weight_dtype(half, torch.float32), "
-        "mm.intermediate_dtype(), mm.XFORMERS_IS_AVAILABLE, mm.cleanup_models_gc())),)"
+        "mm.intermediate_dtype(), mm.current_stream(mm.get_torch_device()), mm.XFORMERS_IS_AVAILABLE, "
+        "mm.cleanup_models_gc())),)"
     )
     write_pack(tmp_path, "asks.py", pack_with("import comfy.model_management as mm", body))
     with loaded(tmp_path) as made:
-        expected = ("cpu", "cuda", [], torch.float16, torch.float16, torch.float32, False, None)
+        expected = ("cpu", "cuda", [], torch.float16, torch.float16, torch.float32, None, False, None)
         assert made.shown("Tried", value=0) == str(expected)
 
 

@@ -274,6 +274,11 @@ def cast_to_device(
     return tensor.to(device=device, dtype=dtype, copy=copy)
 
 
+def current_stream(device: DeviceLike | None) -> torch.Stream | None:
+    """Return the stream on which a graphics card computes, None for another device."""
+    return torch.accelerator.current_stream(device) if device is not None and is_device_cuda(device) else None
+
+
 def device_supports_non_blocking(device: DeviceLike) -> bool:
     return torch.device(device).type == "cuda"
 
