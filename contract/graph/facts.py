@@ -107,10 +107,10 @@ class NodeFacts:
     """Input with a LATENT of several streams, of which its first output is the first."""
 
     reads_images_with: str = ""
-    """Family of the network that its MODEL has to be: one that reads images and denoises nothing."""
+    """Family of the network that its MODEL has to be: one that reads images, with or without denoising."""
 
     reads_images_variant: str = ""
-    """Variant of that family that the network has to be, by its label; empty: any."""
+    """Variant of that family that the network has to be, by its label or, of one that denoises, its name; empty: any."""
 
     needs_one_of: tuple[str, ...] = ()
     """Optional inputs of which it needs one."""

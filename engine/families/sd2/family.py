@@ -1,7 +1,7 @@
 """Stable Diffusion 2.0 and 2.1 (Rombach et al. 2022, arXiv 2112.10752): eps at 512 pixels, v at 768, and inpainting.
 
-Networks made of it: guided by depth, by images (unCLIP), the fourfold upscaler, and Lotus (arXiv 2409.18124), which
-draws depth or normals.
+Networks made of it: guided by depth, by images (unCLIP), the fourfold upscaler, Lotus (arXiv 2409.18124), which draws
+depth or normals, and SDPose, which is Lotus's network and finds the points of people.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from darkroom.engine.families.sd2.denoisers import (
     UnclipDenoiser,
     UpscaleDenoiser,
 )
+from darkroom.engine.families.sd2.heatmap_head import SIGNATURE, build_unet, with_head
 from darkroom.engine.families.sd2.text import CLIP_H
 from darkroom.engine.families.sd15.unet_files import (
     MERGED_BLOCKS,
@@ -51,6 +52,7 @@ OTHERS_CONTEXT_DIMS = (768, 1280, 2048)  # of text encoders that no network of t
 VARIANTS_BY_CHANNELS = {4: "", 5: "depth", 9: "inpaint"}
 DEFAULT = Defaults(width=768, height=768, steps=20, cfg=7.5, tflop=2.18, attention=0.28, billions=0.866)
 UPSCALE_CHANNELS = 7  # the noisy latent and an image
+LOTUS, POSE = "lotus", "pose"  # variants
 LOTUS_LABEL_DIM = 4
 # Networks trained to predict v are known by how far the biases of this norm are spread: ComfyUI's rule.
 SPREAD_OF = "output_blocks.11.1.transformer_blocks.0.norm1.bias"
@@ -77,7 +79,7 @@ def _variant(traits: UnetTraits) -> str | None:
     variant = VARIANTS_BY_CHANNELS.get(traits.in_channels)
     if not traits.label_dim:
         return variant
-    labelled = "lotus" if traits.label_dim == LOTUS_LABEL_DIM else "unclip"
+    labelled = LOTUS if traits.label_dim == LOTUS_LABEL_DIM else "unclip"
     return labelled if variant == "" else None
 
 
@@ -89,6 +91,8 @@ def detect(index: TensorIndex) -> Match | None:
     variant = _variant(found.traits)
     if variant is None:
         return None
+    if variant == LOTUS and SIGNATURE in found.names:
+        variant = POSE
     return Match(2 if found.traits.context_dim == CONTEXT_DIM else 1, found.names, variant)
 
 
@@ -97,7 +101,7 @@ def parameterise(match: Match, file: TensorReader) -> Parameterisation:
 
     Inpainting and depth predict the noise, the upscaler v, and Lotus the image.
     """
-    if match.variant == "lotus":
+    if match.variant in (LOTUS, POSE):
         return Parameterisation(DiscreteImageToImage)
     if match.variant == "upscale":
         return Parameterisation(VDiscrete, UPSCALE_SCHEDULE, latent_format=UpscaleLatentFormat)
@@ -111,7 +115,7 @@ def parameterise(match: Match, file: TensorReader) -> Parameterisation:
 def _configure(shapes: Shapes) -> UnetConfig:
     """Return the layers; the upscaler has 8 attention heads at every width, as in ComfyUI."""
     config = config_of_shapes(shapes, head_channels=HEAD_CHANNELS)
-    return replace(config, head_channels=None) if config.num_labels else config
+    return with_head(replace(config, head_channels=None) if config.num_labels else config, shapes)
 
 
 class UpscaleLatentFormat(LatentFormat):
@@ -138,16 +142,18 @@ FAMILY = ModelFamily(
     file_words=("sd21", "sd20", "v21768", "v21512", "stablediffusion2"),
     detect=detect,
     parameterise=parameterise,
-    denoiser=replace(unet_network(), configure=_configure),
+    denoiser=replace(unet_network(), configure=_configure, build=build_unet),
     text=(CLIP_H,),
     vae=AUTOENCODER_KL,
     latent_format=Sd15LatentFormat,
     denoiser_lora_keys=unet_lora_keys,
     variants={
-        "": (), "inpaint": ("mask", "masked_image"), "depth": (), "unclip": (), "lotus": (), "upscale": (),
+        "": (), "inpaint": ("mask", "masked_image"), "depth": (), "unclip": (), LOTUS: (), POSE: (),
+        "upscale": (),
     },
     variant_types={
-        "depth": DepthDenoiser, "unclip": UnclipDenoiser, "lotus": LotusDenoiser, "upscale": UpscaleDenoiser,
+        "depth": DepthDenoiser, "unclip": UnclipDenoiser, LOTUS: LotusDenoiser, POSE: LotusDenoiser,
+        "upscale": UpscaleDenoiser,
     },
     vision_prefix="embedder.model.visual.",
     controls=unet_controls(_takes_no_labels, token_width=CONTEXT_DIM, head_channels=HEAD_CHANNELS),

@@ -1,5 +1,7 @@
 """MODELs that read images where one that denoises is wanted, and the other way round. Only headers are read.
 
+A network that denoises may read images too: a variant of its family, for nodes that name the two.
+
 Certain cases alone: a node whose MODEL, or the CLIP of whose CONDITIONING, comes from a file whose header tells what
 it is.
 """
@@ -15,6 +17,7 @@ from darkroom.contract.graph.prompt import Node, Prompt
 from darkroom.contract.graph.spec import NodeRules
 from darkroom.engine.errors import BadModelFile
 from darkroom.engine.families import registry
+from darkroom.engine.families.base import ModelFamily, NotRecognised, TensorIndex
 from darkroom.engine.formats.safetensors_file import SafetensorsFile
 from darkroom.engine.formats.weight_file import SAFETENSORS_ENDINGS
 from darkroom.engine.models.files.folders import ModelFolders
@@ -66,26 +69,35 @@ class VisionMisfits:
         self, node: Node, facts: NodeFacts, input_name: str, prompt: Prompt, rules: Mapping[str, NodeRules]
     ) -> Problem | None:
         files = files_behind(node, THROUGH[input_name], prompt, rules)
-        found = self._reading(*files[0]) if len(files) == 1 else None
+        denoising = _denoising_reader(facts)
+        found = self._reading(*files[0], denoising) if len(files) == 1 else None
         if found is None or (
             found.family == facts.reads_images_with if input_name == CONDITIONING else found.fits(facts)
         ):
             return None
         labels = {family.name: family.label for family in registry.vision_families()}
         wanted = facts.reads_images_variant or labels.get(facts.reads_images_with, "a diffusion model")
-        got = f"{found.label}, which reads images and denoises nothing" if found.family else "another network"
+        if denoising is not None:
+            wanted = f"{denoising.label}'s network, variant {wanted}"
+        is_vision = found.family in labels
+        got = f"{found.label}, which reads images and denoises nothing" if is_vision else "another network"
         expected = f"the text encoder of {wanted}" if input_name == CONDITIONING else wanted
         message = f"{input_name}: '{files[0][1]}' is no model for this node; got {got}, expected {expected}"
         extra = {"input_name": input_name, "received_value": files[0][1]}
         explanation = Explanation(message, field=input_name)
         return Problem("model_of_other_kind", "Model of another kind", message, extra, explanation)
 
-    def _reading(self, folder: str, name: str) -> Reading | None:
-        """Return the kind of a file's network; None where nothing tells."""
+    def _reading(self, folder: str, name: str, denoising: ModelFamily | None) -> Reading | None:
+        """Return the kind of a file's network; None where nothing tells.
+
+        With a family that denoises, a network of its is told with its variant.
+        """
         try:
             path = self._folders.path(folder, name)
             if path is None or path.suffix.lower() not in SAFETENSORS_ENDINGS:
                 return None
+            if denoising is not None:
+                return self._answers.find(path, ("variant",), lambda: _variant_of(SafetensorsFile(path)))
             return self._answers.find(path, ("vision",), lambda: _reading_of(SafetensorsFile(path)))
         except (BadModelFile, KeyError, OSError, ValueError):
             return None
@@ -94,6 +106,24 @@ class VisionMisfits:
 def _reading_of(file: SafetensorsFile) -> Reading:
     found = registry.recognise_vision(file.shapes)
     return Reading() if found is None else Reading(found[0].name, found[0].variant_of(file.shapes))
+
+
+def _variant_of(file: SafetensorsFile) -> Reading:
+    """Return the family and the variant of a network that denoises; raises ValueError for one that nobody knows."""
+    reading = _reading_of(file)
+    if reading.family:
+        return reading
+    try:
+        found = registry.recognise(TensorIndex(file.shapes, file.metadata))
+    except NotRecognised as error:
+        raise ValueError(error.found) from error
+    return Reading(found.family.name, found.match.variant)
+
+
+def _denoising_reader(facts: NodeFacts) -> ModelFamily | None:
+    """Return the family that denoises of whose networks the node needs a variant, None for other nodes."""
+    families = registry.families() if facts.reads_images_variant else ()
+    return next((family for family in families if family.name == facts.reads_images_with), None)
 
 
 def _readers(prompt: Prompt, rules: Mapping[str, NodeRules]) -> Iterator[tuple[Node, NodeFacts]]:

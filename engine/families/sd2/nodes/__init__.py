@@ -1,7 +1,7 @@
-"""Node classes made for Stable Diffusion 2's networks: Lotus and the fourfold upscaler."""
+"""Node classes made for Stable Diffusion 2's networks: Lotus, SDPose and the fourfold upscaler."""
 
 from __future__ import annotations
 
-from darkroom.engine.families.sd2.nodes import lotus, upscaling
+from darkroom.engine.families.sd2.nodes import lotus, pose, upscaling
 
-NODES = (*lotus.NODES, *upscaling.NODES)
+NODES = (*lotus.NODES, *pose.NODES, *upscaling.NODES)
