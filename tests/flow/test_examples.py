@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import pytest
 from PIL import Image
 
 from tests.flow.running_worker import ROOT, RunningWorker
@@ -56,3 +57,26 @@ def test_the_program(worker: RunningWorker, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "generating" in done.stderr
     assert_equal_images(tmp_path / "heart.png", EXAMPLES / "python_client" / "image.png")
+
+
+DISPLAY = """
+import json, sys, types
+shown = []
+display = types.ModuleType("IPython.display")
+display.Image, display.display = bytes, shown.append
+sys.modules["IPython"], sys.modules["IPython.display"] = types.ModuleType("IPython"), display
+space = {}
+for cell in json.load(open("darkroom.ipynb"))["cells"]:
+    if cell["cell_type"] == "code":
+        exec("".join(cell["source"]), space)
+print(len(shown), len({*shown}), all(image.startswith(b"\\x89PNG") for image in shown))
+"""
+
+
+@pytest.mark.timeout(900)
+def test_the_notebook_runs_from_its_first_cell_to_its_last(worker: RunningWorker) -> None:
+    environment = {**os.environ, "DARKROOM_URL": worker.url, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", DISPLAY]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=EXAMPLES / "notebook")
+    assert done.returncode == 0, done.stderr
+    assert "s for a new job" in done.stdout and done.stdout.splitlines()[-1] == "5 5 True"
