@@ -316,6 +316,7 @@ def test_only_what_media_processes_run_imports_libraries_of_codecs() -> None:
     assert found == {
         *("worker.media.kinds", "worker.media.lenient_pillow", "worker.media.image_bounds"),
         *("worker.outputs.audio_tags", "worker.outputs.convert", "worker.outputs.embedded"),
+        "worker.cli.terminal_images",  # of a command that is a client
     }
 
 

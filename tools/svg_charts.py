@@ -88,7 +88,7 @@ def line_chart(
 
 def ceiling(value: float) -> float:
     """Return the next of 1, 2, 5, 10, 20 … that is not below a positive value."""
-    power = 10 ** math.floor(math.log10(value))
+    power = math.pow(10, math.floor(math.log10(value)))
     return next(step * power for step in STEPS if step * power >= value)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,7 +75,7 @@ def a_day() -> dict[str, Any]:
     points = range(144)
     busy = [0.5 - 0.5 * math.cos(index / 144 * 2 * math.pi) for index in points]
 
-    def series(name: str, values: list[float], is_counter: bool = False, **labels: str) -> dict[str, Any]:
+    def series(name: str, values: Sequence[float], is_counter: bool = False, **labels: str) -> dict[str, Any]:
         shown = [None if 30 <= index < 42 else value for index, value in enumerate(values)]
         return {"name": f"darkroom_{name}", "labels": labels, "is_counter": is_counter, "values": shown}
 

@@ -47,7 +47,7 @@ def protocol_of(variables: Mapping[str, str]) -> ImageProtocol | None:
 
 
 def drawn(content: bytes, protocol: ImageProtocol, rows: int) -> str:
-    """Return what draws an image file in `rows` lines from the cursor on. Raises ValueError for no readable image."""
+    """Return the text that draws an image file in `rows` lines from the cursor on. Raises ValueError."""
     if len(content) > MAX_IMAGE_BYTES:
         raise ValueError(f"image: too large; got {len(content)} bytes, expected at most {MAX_IMAGE_BYTES}")
     if protocol is ImageProtocol.ITERM:
@@ -58,7 +58,7 @@ def drawn(content: bytes, protocol: ImageProtocol, rows: int) -> str:
 
 
 def erased(protocol: ImageProtocol) -> str:
-    """Return what removes an image that lies over the text; the others go with the lines that they are in."""
+    """Return the text that removes an image lying over the lines; the others go with the lines that they are in."""
     return f"{ESCAPE}_Ga=d,d=I,i={IMAGE_NUMBER},q=2{ESCAPE}\\" if protocol is ImageProtocol.KITTY else ""
 
 
