@@ -35,7 +35,8 @@ def naflex_pixels(
 ) -> torch.Tensor:
     """Convert IMAGE [B, H, W, C] of 0..1 to [B, 3, H', W'] of whole patches. An alpha channel is left out."""
     pixels = image[..., :3].movedim(-1, 1)
-    size = naflex_size(*pixels.shape[2:], patch_px, most_patches)
+    height, width = pixels.shape[2:]
+    size = naflex_size(height, width, patch_px, most_patches)
     pixels = functional.interpolate(pixels, size=size, mode="bilinear", antialias=True)
     pixels = (255.0 * pixels).clip(0, 255).round() / 255.0
     average, spread = (torch.tensor(values).to(pixels).view(-1, 1, 1) for values in (mean, deviation))

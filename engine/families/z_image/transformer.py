@@ -139,7 +139,7 @@ class ZImageTransformer(Lumina2Transformer):
     ) -> tuple[Stream, Stream, Stream]:
         """Return texts, tokens of SigLIP 2 and images, those of references first. Texts are without their blocks."""
         texts, vision, images = Stream(), Stream(), Stream()
-        batch, after, num_references = context.shape[0], 0, len(given) - 1
+        after, num_references = 0, len(given) - 1
         for index, image in enumerate(given):
             is_drawn = index == num_references
             words = context if is_drawn else contexts[index] if index < len(contexts) else context[:, :0]
@@ -148,7 +148,7 @@ class ZImageTransformer(Lumina2Transformer):
             if self.vision_dim:
                 position = after + words.shape[1] + 1  # positions of filling tokens are used again
                 found = seen[index] if index < min(len(seen), num_references) else None
-                vision.add(*self._embedded_vision(found, position + 1, batch))
+                vision.add(*self._embedded_vision(found, position + 1, tokens))
             images.add(*self.embedded_image(image, position, options))
             after = position + 1
         for words in contexts[num_references:]:
@@ -166,18 +166,18 @@ class ZImageTransformer(Lumina2Transformer):
         positions[..., 0] = torch.arange(after + 1, after + 1 + PAD_MULTIPLE, device=words.device)
         return filling, positions, after + 1 + PAD_MULTIPLE
 
-    def _embedded_vision(self, seen: torch.Tensor | None, index: int, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _embedded_vision(
+        self, seen: torch.Tensor | None, index: int, text: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return SigLIP 2's tokens [B, rows, columns, D'] of an image as [B, T, D] with their positions [1, T, 3].
 
-        Filling tokens are in place of none. The tokens' channels are read as ComfyUI reads them, one channel of all
-        tokens behind the other.
+        Filling tokens are in place of none, for as many items as those of `text` [B, L, D]. The tokens' channels are
+        read as ComfyUI reads them, one channel of all tokens behind the other.
         """
         filling = self.siglip_pad_token
         if seen is None:
-            return (
-                filling.to(self.dtype).expand(batch, PAD_MULTIPLE, -1),
-                torch.zeros(1, PAD_MULTIPLE, 3, device=filling.device),
-            )
+            filled = filling.to(text).expand(text.shape[0], PAD_MULTIPLE, -1)
+            return filled, torch.zeros(1, PAD_MULTIPLE, 3, device=text.device)
         rows, columns, channels = seen.shape[1:]
         tokens = self.siglip_embedder(seen.permute(0, 3, 1, 2).reshape(seen.shape[0], rows * columns, channels))
         positions = torch.zeros(rows, columns, 3, device=seen.device)
