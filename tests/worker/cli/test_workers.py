@@ -6,7 +6,6 @@ import asyncio
 import json
 from pathlib import Path
 
-from click.testing import Result
 from typer.testing import CliRunner
 
 from darkroom.worker.cli.main import app
@@ -20,16 +19,19 @@ async def test_tokens_are_made_listed_and_revoked_by_commands(tmp_path: Path, po
         gateway = LocalGateway(broker.url, postgres.url(postgres.new_database()))
         await gateway.start()
 
-        async def run(*words: str) -> Result:
-            return await asyncio.to_thread(CliRunner().invoke, app, ["workers", *words, "--url", gateway.url])
+        async def run(*words: str) -> tuple[int, str]:
+            """Return the exit code and the output of a command."""
+            given = ["workers", *words, "--url", gateway.url]
+            done = await asyncio.to_thread(CliRunner().invoke, app, given)
+            return done.exit_code, done.output
 
-        made = await run("new", "pod")
-        assert made.exit_code == 0 and made.output.startswith("WORKER_TOKEN=worker-")
-        assert (await run("new", "pod")).exit_code == 1
-        (listed,) = (await run("ls", "--json")).output.splitlines()
-        assert json.loads(listed)["name"] == "pod" and "seen never" in (await run("ls")).output
-        assert (await run("revoke", "pod")).exit_code == 0
-        assert "revoked 2" in (await run("ls")).output
-        assert (await run("revoke", "pod")).exit_code == 1
+        code, made = await run("new", "pod")
+        assert code == 0 and made.startswith("WORKER_TOKEN=worker-")
+        assert (await run("new", "pod"))[0] == 1, "its name is in use"
+        (listed,) = (await run("ls", "--json"))[1].splitlines()
+        assert json.loads(listed)["name"] == "pod" and "seen never" in (await run("ls"))[1]
+        assert (await run("revoke", "pod"))[0] == 0
+        assert "revoked 2" in (await run("ls"))[1]
+        assert (await run("revoke", "pod"))[0] == 1, "it was revoked before"
         await gateway.stop()
-        assert (await run("ls")).exit_code == 2
+        assert (await run("ls"))[0] == 2
