@@ -63,8 +63,11 @@ def _embedding_channels(shapes: Shapes, *, is_temporal: bool) -> int:
 
 
 class ResnetBlock(nn.Module):
+    use_conv_shortcut = False  # of three cells' width, which packs that compute the layers themselves ask for
+
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
+        self.in_channels, self.out_channels = in_channels, out_channels
         self.swish = nn.SiLU()
         self.norm1 = GroupNorm(32, in_channels, eps=1e-6)
         self.conv1 = Conv2d(in_channels, out_channels, 3, padding=1)
@@ -168,6 +171,7 @@ class Encoder(nn.Module):
     def __init__(self, config: VaeConfig) -> None:
         super().__init__()
         levels = config.level_channels
+        self.num_resolutions, self.num_res_blocks = len(levels), config.blocks_per_level
         self.conv_in = Conv2d(config.image_channels, config.base_channels, 3, padding=1)
         self.down = nn.ModuleList(
             Level(
@@ -192,9 +196,12 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
+    give_pre_end = tanh_out = False  # without its last layers, or with another one: packs ask for it
+
     def __init__(self, config: VaeConfig, block: type[ResnetBlock] = ResnetBlock) -> None:
         super().__init__()
         levels = config.level_channels
+        self.num_resolutions, self.num_res_blocks = len(levels), config.blocks_per_level
         self.conv_in = Conv2d(config.latent_channels, levels[-1], 3, padding=1)
         self.mid = Middle(levels[-1], block)
         # Level 0 is the full image and comes last; the list keeps the checkpoint's numbers.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
+from pathlib import Path
 
 from darkroom.engine.comfy import node_classes
 from darkroom.engine.comfy.host import HOST
@@ -14,6 +15,12 @@ from darkroom.engine.nodes.running_call import running_context
 MAX_RESOLUTION = 16384
 
 common_ksampler = bound(sampling.common_ksampler)
+
+
+def get_module_name(module_path: str) -> str:
+    """Return the name of a pack by the path of its folder or file."""
+    path = Path(module_path)
+    return path.stem if path.is_file() else path.name
 
 
 class NodeClasses(MutableMapping[str, type]):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from darkroom.engine.comfy.names import execution
+from darkroom.engine.comfy.names import execution, nodes
 from darkroom.engine.comfy.names.comfy import float as comfy_float
-from darkroom.engine.comfy.names.comfy import hooks, lora, model_detection, ops
+from darkroom.engine.comfy.names.comfy import hooks, lora, model_detection, model_sampling, ops
 from darkroom.engine.comfy.names.comfy.ldm.modules import attention
 from darkroom.engine.comfy.names.comfy.ldm.modules.diffusionmodules import openaimodel
 from darkroom.engine.comfy.names.comfy_extras import (
@@ -22,7 +23,12 @@ from darkroom.engine.comfy.names.comfy_extras import (
     nodes_tcfg,
 )
 from darkroom.engine.comfy.names.comfy_extras.nodes_lt import get_keyframe_idxs
+from darkroom.engine.diffusion.denoiser import ModelConfig
+from darkroom.engine.diffusion.model_type import ModelType, model_type_of
+from darkroom.engine.families.registry import family_named
+from darkroom.engine.formats.unfilled import unfilled
 from darkroom.engine.layers.unet import TimestepEmbedSequential
+from darkroom.engine.layers.vae_kl import Decoder, Encoder
 
 
 def test_a_cast_weight_comes_with_what_gives_it_back_where_that_is_asked_for() -> None:
@@ -74,6 +80,38 @@ def test_a_control_is_taken_off_the_end_of_its_list() -> None:
 def test_the_layers_of_a_block_are_called_in_order() -> None:
     block = TimestepEmbedSequential(torch.nn.Flatten(), torch.nn.Identity())
     assert openaimodel.forward_timestep_embed(block, torch.zeros(1, 2, 3), torch.zeros(1)).shape == (1, 6)
+
+
+def test_packs_make_flows_with_shifts_of_their_own() -> None:
+    made = type("Made", (model_sampling.ModelSamplingDiscreteFlow, model_sampling.CONST), {})(ModelConfig())
+    made.set_parameters(shift=3.0, timesteps=4, multiplier=1.0)
+    assert torch.allclose(made.sigmas, torch.tensor([0.5, 0.75, 0.9, 1.0]))
+    assert made.timestep(torch.tensor(0.5)).item() == 0.5
+    assert model_type_of(made) is ModelType.FLOW
+    flux = model_sampling.ModelSamplingFlux()
+    flux.set_parameters(shift=0.0, timesteps=2)
+    assert flux.sigmas.tolist() == [0.5, 1.0]
+
+
+def test_a_star_import_has_the_kinds_of_predictions() -> None:
+    assert {"CONST", "EDM", "EPS", "IMG_TO_IMG", "V_PREDICTION", "X0"} <= {*model_sampling.__all__}
+    assert all(hasattr(model_sampling, name) for name in model_sampling.__all__)
+
+
+def test_a_packs_name_is_that_of_its_folder_or_file(tmp_path: Path) -> None:
+    (tmp_path / "one.py").touch()
+    (tmp_path / "two.disabled").mkdir()
+    assert nodes.get_module_name(str(tmp_path / "one.py")) == "one"
+    assert nodes.get_module_name(str(tmp_path / "two.disabled")) == "two.disabled"
+
+
+def test_the_layers_of_an_image_vae_have_what_packs_compute_them_by() -> None:
+    config = family_named("sd15").scales["small"].vae
+    with unfilled():
+        encoder, decoder = Encoder(config), Decoder(config)
+    for half, levels in ((encoder, encoder.down), (decoder, decoder.up)):
+        assert half.num_resolutions == len(levels)
+        assert all(block.in_channels == block.conv1.in_channels for level in levels for block in level.block)
 
 
 def test_attention_is_chosen_by_name() -> None:

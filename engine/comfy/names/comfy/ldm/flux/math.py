@@ -16,12 +16,13 @@ def rope(pos: torch.Tensor, dim: int, theta: int) -> torch.Tensor:
     steps = torch.linspace(0, (dim - 2) / dim, steps=dim // 2, dtype=torch.float64, device=pos.device)
     angles = pos.to(torch.float32)[..., None] * (1.0 / theta**steps)
     cos, sin = angles.cos(), angles.sin()
-    return torch.stack([cos, -sin, sin, cos], dim=-1).unflatten(-1, (2, 2)).to(torch.float32)
+    matrices = torch.stack([cos, -sin, sin, cos], dim=-1)
+    return matrices.reshape(*angles.shape, 2, 2).to(torch.float32)
 
 
 def apply_rope1(x: torch.Tensor, freqs_cis: torch.Tensor) -> torch.Tensor:
     """Rotate the neighbouring pairs of channels of [B, H, T, D]."""
-    pairs = x.to(freqs_cis.dtype).unflatten(-1, (-1, 1, 2))
+    pairs = x.to(freqs_cis.dtype).reshape(*x.shape[:-1], -1, 1, 2)
     if pairs.shape[2] != 1 and freqs_cis.shape[2] != 1:
         freqs_cis = freqs_cis[:, :, : pairs.shape[2]]
     rotated = freqs_cis[..., 0] * pairs[..., 0] + freqs_cis[..., 1] * pairs[..., 1]
