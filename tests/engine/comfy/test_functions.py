@@ -109,7 +109,8 @@ def test_the_layers_of_an_image_vae_have_what_packs_compute_them_by() -> None:
     config = family_named("sd15").scales["small"].vae
     with unfilled():
         encoder, decoder = Encoder(config), Decoder(config)
-    for half, levels in ((encoder, encoder.down), (decoder, decoder.up)):
+    halves: tuple[tuple[Any, Any], ...] = ((encoder, encoder.down), (decoder, decoder.up))
+    for half, levels in halves:
         assert half.num_resolutions == len(levels)
         assert all(block.in_channels == block.conv1.in_channels for level in levels for block in level.block)
 

@@ -386,7 +386,17 @@ def test_settings_of_the_device_have_their_older_and_later_names(tmp_path: Path)
     )
     write_pack(tmp_path, "asks.py", pack_with("import comfy.model_management as mm", body))
     with loaded(tmp_path) as made:
-        expected = ("cpu", "cuda", [], torch.float16, torch.float16, torch.float32, None, False, None)
+        expected: tuple[object, ...] = (
+            "cpu",
+            "cuda",
+            [],
+            torch.float16,
+            torch.float16,
+            torch.float32,
+            None,
+            False,
+            None,
+        )
         assert made.shown("Tried", value=0) == str(expected)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from darkroom.engine.adapters.lora import lora_patches
+from darkroom.engine.adapters.lora_names import LoraTarget
 from darkroom.engine.models.patching.hooks import (
     EnumHookMode,
     EnumHookScope,
@@ -53,7 +54,7 @@ def load_hook_lora_for_models(
 ) -> tuple[Any, Any, HookGroup]:
     """Return clones with the patches of a LoRA that take effect when the hook does, and the hook; None stays None."""
     hook = WeightHook()
-    key_map: dict[str, object] = {}
+    key_map: dict[str, LoraTarget] = {}
     if model is not None:
         key_map |= denoiser_lora_keys(model.model)
     if clip is not None:
