@@ -110,7 +110,7 @@ class NodeFacts:
     """Family of the network that its MODEL has to be: one that reads images, with or without denoising."""
 
     reads_images_variant: str = ""
-    """Variant of that family that the network has to be, by its label or, of one that denoises, by name; empty: any."""
+    """Variant of that family that the network has to be: its label, of one that denoises its name; empty: any."""
 
     needs_one_of: tuple[str, ...] = ()
     """Optional inputs of which it needs one."""
