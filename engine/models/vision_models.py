@@ -6,6 +6,8 @@ import torch
 
 from darkroom.engine.models.kinds.background_removal.background_remover import BackgroundRemover
 from darkroom.engine.models.kinds.background_removal.load_background_removal import load_background_removal
+from darkroom.engine.models.kinds.face_landmarks.face_landmarker import FaceLandmarker
+from darkroom.engine.models.kinds.face_landmarks.load_face_landmarker import load_face_landmarker
 from darkroom.engine.models.kinds.frame_interpolation.frame_interpolator import FrameInterpolator
 from darkroom.engine.models.kinds.frame_interpolation.load_frame_interpolation import load_frame_interpolation
 from darkroom.engine.models.kinds.geometry.depth_estimator import DepthEstimator
@@ -36,6 +38,10 @@ class VisionModels:
     def flow_estimator(self, name: str) -> FlowEstimator:
         path, to = self._files.path_of("optical_flow", name), self._types.to
         return FlowEstimator(self._files.one(path, "optical flow", lambda: load_optical_flow(path, to=to)))
+
+    def face_landmarker(self, name: str) -> FaceLandmarker:
+        path, to = self._files.path_of("detection", name), self._types.to
+        return FaceLandmarker(self._files.one(path, "face landmarks", lambda: load_face_landmarker(path, to=to)))
 
     def background_remover(self, name: str) -> BackgroundRemover:
         path, types = self._files.path_of("background_removal", name), self._types

@@ -24,6 +24,8 @@ from darkroom.engine.media.video import Audio, VideoInput
 from darkroom.engine.models.clip import Clip
 from darkroom.engine.models.kinds.audio_encoder_value import AudioEncoder, AudioEncoderOutput
 from darkroom.engine.models.kinds.background_removal.background_remover import BackgroundRemover
+from darkroom.engine.models.kinds.face_landmarks.face_landmarker import FaceLandmarker
+from darkroom.engine.models.kinds.face_landmarks.faces import FaceLandmarks
 from darkroom.engine.models.kinds.frame_interpolation.frame_interpolator import FrameInterpolator
 from darkroom.engine.models.kinds.geometry.depth_estimator import DepthEstimator, DepthGeometry
 from darkroom.engine.models.kinds.geometry.geometry_estimator import GeometryEstimator, MogeGeometry
@@ -123,6 +125,8 @@ OPTICAL_FLOW = Annotated[FlowEstimator, Socket("OPTICAL_FLOW")]
 BACKGROUND_REMOVAL = Annotated[BackgroundRemover, Socket("BACKGROUND_REMOVAL")]
 DA3_MODEL = Annotated[DepthEstimator, Socket("DA3_MODEL")]
 DA3_GEOMETRY = Annotated[DepthGeometry, Socket("DA3_GEOMETRY")]
+FACE_DETECTION_MODEL = Annotated[FaceLandmarker, Socket("FACE_DETECTION_MODEL")]
+FACE_LANDMARKS = Annotated[FaceLandmarks, Socket("FACE_LANDMARKS")]
 MOGE_MODEL = Annotated[GeometryEstimator, Socket("MOGE_MODEL")]
 MOGE_GEOMETRY = Annotated[MogeGeometry, Socket("MOGE_GEOMETRY")]
 SAM3_TRACK_DATA = Annotated[TrackData, Socket("SAM3_TRACK_DATA")]

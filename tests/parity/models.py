@@ -3,9 +3,9 @@
     python -m tests.parity.models --models DIR [--family NAME …] [--layout NAME …]
 
 `layouts/FAMILY/NAME.json` lists the tensors of one file: `file` (its path in the models directory), `tensors` (key to
-shape, or the name of a file beside the layout whose bytes are the tensor), `dtype` where it is not float16, `metadata`
-of the safetensors header (texts as they are, others as JSON). A layout with `of` (FAMILY/NAME) has the weights of that
-one, in the form that `form` says (`quantised_models.py`).
+shape, or the name of a file beside the layout whose bytes are the tensor), `tables` (key to whole numbers), `dtype`
+where it is not float16, `metadata` of the safetensors header (texts as they are, others as JSON). A layout with `of`
+(FAMILY/NAME) has the weights of that one, in the form that `form` says (`quantised_models.py`).
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class Layout:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     form: Mapping[str, Any] | None = None
     drawn_as: str = ""  # the layout by whose name weights are drawn
+    tables: Mapping[str, Any] = field(default_factory=dict)
 
     def is_named_in(self, prompt_text: str) -> bool:
         """Return True if a prompt loads the file.
@@ -83,6 +84,7 @@ def read_layouts(folder: Path = LAYOUTS) -> Iterator[Layout]:
             stored.get("metadata", {}),
             stored.get("form"),
             Path(stored.get("of", stored["name"])).name,
+            stored.get("tables", {}),
         )
 
 
@@ -114,7 +116,8 @@ def make_tensors(layout: Layout) -> dict[str, torch.Tensor]:
     """Draw every tensor of a layout, in its dtype."""
     numbers = (re.search(r"(?:^|\.)output_blocks\.(\d+)\.", key) for key in layout.tensors)
     last_block = max((int(found.group(1)) for found in numbers if found), default=None)
-    return {key: _tensor(layout, key, shape, last_block) for key, shape in layout.tensors.items()}
+    tables = {key: torch.tensor(numbers, dtype=torch.int32) for key, numbers in layout.tables.items()}
+    return {key: _tensor(layout, key, shape, last_block) for key, shape in layout.tensors.items()} | tables
 
 
 def _tensor(layout: Layout, key: str, shape: tuple[int, ...] | str, last_block: int | None) -> torch.Tensor:

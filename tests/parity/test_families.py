@@ -42,7 +42,10 @@ FAST = {
         "audio_join", "boxes", "cameras", "color_transfer", "colors_and_curves", "crop_to_mask", "layers",
         "latent_cut_to_batch", "painter", "regions", "tiles",
     ),
-    "vision_nodes": ("frames_film", "frames_rife", "da3_mono_sky", "da3_views", "moge_v1", "moge_v2"),
+    "vision_nodes": (
+        "faces_full_custom", "faces_interpolate", "frames_film", "frames_rife", "da3_mono_sky", "da3_views", "moge_v1",
+        "moge_v2",
+    ),
     "rt_detr": ("all", "batch", "cut_out", "from_the_end", "nothing", "one_class"),
     "sam3": ("text_several", "points", "track_mask_text"),
     "templates": ("image_flux2", "image_krea2_turbo_t2i", "image_sdxl_simple", "utility-gan_upscaler"),
@@ -66,7 +69,8 @@ SLOW = {
     ),
     "vision_nodes": (
         "background_birefnet", "background_cut_out", "da3_mono_lower_bound", "da3_small_batch", "da3_two_views",
-        "frames_film_video", "frames_rife_raw_odd_size", "frames_rife_sixteen", "moge_levels", "moge_panorama",
+        "faces_both_filled", "faces_previous", "faces_short_drawn", "frames_film_video", "frames_rife_raw_odd_size",
+        "frames_rife_sixteen", "moge_levels", "moge_panorama",
     ),
 }  # fmt: skip
 """Cases of groups that are no family's, whose tests run those of the families."""

@@ -41,6 +41,7 @@ CONSTANTS = {
 MEANS_OF_BIASES = {
     "fuse.output_conv.bias": 0.5,
     "head.output_block.1.2.bias": 4.0,
+    "mesh.head_landmarks.bias": 96.0,
     "struct_dec.out_layer.2.bias": -1.5,
     "shape_dec.blocks.0.4.to_subdiv.bias": -3.5,
     "shape_dec.blocks.1.16.to_subdiv.bias": -3.5,
@@ -50,7 +51,7 @@ MEANS_OF_BIASES = {
 }
 """Means of biases: FILM's images are not black, MoGe's first mask has all pixels, and TRELLIS 2 has few voxels then.
 
-SAM 3 finds objects."""
+SAM 3 finds objects, and landmarks of faces are around the middle of what is looked at."""
 
 ADAPTER_RULES = (
     Rule(r"\.(dora_scale|rescale|set_weight)$", deviation=0.1, mean=1.0),
@@ -151,6 +152,14 @@ FAMILY_RULES = (
     Rule(r"^rt_detr\w*:.*running_mean$", deviation=0.1),
     Rule(r"^rt_detr\w*:.*conv\.weight$", gain=1.4),
     Rule(r"^rt_detr\w*:.*dec_score_head.*weight$", gain=2.5),
+    Rule(r"^face_landmarker\w*:detector_short\.reg_.*weight$", gain=20.0),
+    Rule(r"^face_landmarker\w*:detector_short\.cls_.*weight$", gain=2.0),
+    Rule(r"^face_landmarker\w*:detector_full\.reg_conv\.weight$", gain=160.0),
+    Rule(r"^face_landmarker\w*:detector_full\.cls_conv\.weight$", gain=40.0),
+    Rule(r"^face_landmarker\w*:mesh\.head_landmarks\.weight$", gain=30.0),
+    Rule(r"^face_landmarker\w*:.*prelu\w*\.weight$", deviation=0.2, mean=0.25),
+    Rule(r"^face_landmarker\w*:.*(depthwise|pointwise|[dp]w[12])\.weight$", gain=0.7),
+    Rule(r"^face_landmarker\w*:canonical_vertices$", deviation=5.0),
     Rule(r"fuse\.output_conv\.weight$", gain=0.15),
     Rule(r"decoder\.conv_out1\.0\.weight$", gain=30.0),
     Rule(r"mel_stft\.mel_basis$", deviation=0.005, mean=0.02),

@@ -1,0 +1,1 @@
+"""MediaPipe's networks of faces: detection, landmarks and expressions."""
