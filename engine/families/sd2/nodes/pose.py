@@ -27,9 +27,9 @@ from darkroom.engine.nodes.base import NodeContext, NodeEnvironment
 from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.image.boxes import LinkedBoxes
 from darkroom.engine.nodes.library.image.poses import POSE_KEYPOINT
-from darkroom.engine.nodes.markers import Labelled, Optional, Out, Streams
+from darkroom.engine.nodes.markers import Optional, Out
 from darkroom.engine.nodes.running_call import call_of
-from darkroom.engine.nodes.sockets import MODEL, VAE
+from darkroom.engine.nodes.sockets import FRAMES, MODEL, VAE
 from darkroom.engine.nodes.widgets import Int
 
 FAMILY, VARIANT = "sd2", "pose"
@@ -85,7 +85,7 @@ def sdpose_keypoint_extractor(
     *,
     model: MODEL,
     vae: VAE,
-    image: Annotated[torch.Tensor | FrameStream, Labelled("IMAGE", "image"), Streams()],
+    image: FRAMES,
     batch_size: Annotated[int, Int(min=1, max=10000, step=1)] = 16,
     bboxes: Annotated[LinkedBoxes, Optional()] = None,
 ) -> Annotated[POSE_KEYPOINT, Out("keypoints")]:

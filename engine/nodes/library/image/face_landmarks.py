@@ -20,10 +20,10 @@ from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.free_memory import check_fits
 from darkroom.engine.nodes.library.image.boxes import BoundingBox
-from darkroom.engine.nodes.markers import Labelled, Optional, Out, Streams
+from darkroom.engine.nodes.markers import Optional, Out
 from darkroom.engine.nodes.page_widgets import WITHOUT_SOCKET, PageWidget
 from darkroom.engine.nodes.parameters import DynamicChoice, Field
-from darkroom.engine.nodes.sockets import FACE_DETECTION_MODEL, FACE_LANDMARKS, IMAGE, MASK
+from darkroom.engine.nodes.sockets import FACE_DETECTION_MODEL, FACE_LANDMARKS, FRAMES, IMAGE, MASK
 from darkroom.engine.nodes.widgets import Combo, Flag, Float, Int, ModelCombo
 
 MODULE = "comfy_extras.nodes_mediapipe"
@@ -59,7 +59,7 @@ def mediapipe_face_landmarker(
     context: NodeContext,
     *,
     face_detection_model: FACE_DETECTION_MODEL,
-    image: Annotated[torch.Tensor | FrameStream, Labelled("IMAGE", "image"), Streams()],
+    image: FRAMES,
     detector_variant: Annotated[str, Combo((SHORT, FULL, BOTH))] = SHORT,
     num_faces: Annotated[int, Int(min=0, max=16, step=1)] = 1,
     min_confidence: Annotated[float, Float(min=0.0, max=1.0, step=0.01)] = 0.5,
