@@ -13,7 +13,7 @@ import numpy
 import pytest
 from PIL import Image
 
-from tests.flow.running_worker import ROOT, RunningWorker
+from tests.flow.running_worker import ROOT, RunningWorker, running_worker
 
 EXAMPLES = ROOT / "examples"
 MEAN_DIFFERENCE, LARGEST_DIFFERENCE = 1.0, 16.0  # other processors and torch versions round differently
@@ -74,9 +74,10 @@ print(len(shown), len({*shown}), all(image.startswith(b"\\x89PNG") for image in 
 
 
 @pytest.mark.timeout(900)
-def test_the_notebook_runs_from_its_first_cell_to_its_last(worker: RunningWorker) -> None:
-    environment = {**os.environ, "DARKROOM_URL": worker.url, "PYTHONPATH": str(ROOT)}
+def test_the_notebook_runs_from_its_first_cell_to_its_last_with_the_demo_model(tmp_path: Path) -> None:
     command = [sys.executable, "-c", DISPLAY]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=EXAMPLES / "notebook")
+    with running_worker(tmp_path, None) as worker:
+        environment = {**os.environ, "DARKROOM_URL": worker.url, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=EXAMPLES / "notebook")
     assert done.returncode == 0, done.stderr
     assert "s for a new job" in done.stdout and done.stdout.splitlines()[-1] == "5 5 True"
