@@ -76,8 +76,8 @@ async def gateway_server(
     folder: Path, broker_url: str, database_url: str, **names: str
 ) -> AsyncIterator[GatewayServer]:
     server = GatewayServer(folder, broker_url, database_url, **names)
-    await server.start()
     try:
+        await server.start()
         yield server
     finally:
         await server.stop()
