@@ -91,7 +91,7 @@ class ZImageTransformer(Lumina2Transformer):
             )
             self.siglip_pad_token = nn.Parameter(torch.empty(1, config.width))
 
-    def forward(
+    def forward(  # type: ignore[override]  # names of inputs that the network without references ignores
         self,
         x: torch.Tensor,
         timesteps: torch.Tensor,

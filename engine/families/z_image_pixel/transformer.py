@@ -84,7 +84,7 @@ class ZImagePixelTransformer(ZImageTransformer):
             )
         )
 
-    def forward(
+    def forward(  # type: ignore[override]  # names of inputs that the network without references ignores
         self,
         x: torch.Tensor,
         timesteps: torch.Tensor,

@@ -14,7 +14,10 @@ CONTEXT: Any = None  # the node uses nothing of it
 
 
 def prepared(image: torch.Tensor, mask: torch.Tensor, erode_radius: int = 0) -> torch.Tensor:
-    return triposplat_preprocess_image(CONTEXT, image=image, mask=mask, erode_radius=erode_radius, size=SIDE)
+    out: torch.Tensor = triposplat_preprocess_image(
+        CONTEXT, image=image, mask=mask, erode_radius=erode_radius, size=SIDE
+    )
+    return out
 
 
 def test_the_object_is_in_the_middle_of_a_black_square_with_a_margin() -> None:
