@@ -22,6 +22,7 @@ export class Panel {
   constructor({ onSubmit, onRefusal, isOperator }) {
     Object.assign(this, { onSubmit, onRefusal, isOperator });
     this.key = null; // of what was chosen last, with a recipe once it is there
+    this.wanted = new URLSearchParams(location.hash.slice(1)).get("modifier"); // what the address names, until it is there
     this.recipe = null;
     this.form = null;
     this.modifiers = new Map();
@@ -62,17 +63,19 @@ export class Panel {
       group("Yours", [option(WORKFLOW), ...this.stored.map((name) => option(STORED + name, name))]),
       group("Examples", [...this.examples.keys()].map((name) => option(EXAMPLE + name, name))),
     ].filter(Boolean));
-    const key = this.key ?? new URLSearchParams(location.hash.slice(1)).get("modifier");
-    if (this.recipe || this.key === WORKFLOW) at("modifier").value = key;
-    else await this.choose(this.#has(key) ? key : (this.modifiers.keys().next().value ?? WORKFLOW));
+    const { wanted } = this;
+    if (this.#has(wanted)) await this.choose(wanted);
+    else if (this.recipe || this.key === WORKFLOW) at("modifier").value = this.key;
+    else await this.choose(this.modifiers.keys().next().value ?? WORKFLOW, null, wanted);
   }
 
   #has(key) {
     return key && [...at("modifier").options].some((option) => option.value === key);
   }
 
-  /** Show the form of a choice; `values` fill it. */
-  async choose(key, values = null) {
+  /** Show the form of a choice; `values` fill it. `wanted` is what takes its place once the worker shows it. */
+  async choose(key, values = null, wanted = null) {
+    this.wanted = wanted;
     this.number += 1;
     const number = this.number;
     this.key = at("modifier").value = key;
@@ -165,6 +168,7 @@ export class Panel {
 
   #look() {
     if (!this.recipe) return;
+    if (this.form.missing().length) return this.plan.clear();
     this.plan.look(this.recipe, this.form.values(), Object.keys(this.form.files()));
   }
 
