@@ -25,7 +25,7 @@ CELL_PX: Final = {  # of the latent: pixels a side; 8 for the others
 }  # fmt: skip
 WITH_FRAMES: Final = frozenset({
     "hunyuan_video", "wan", "wan22", "ltx_video", "ltx2", "mochi", "cosmos1", "cosmos_predict2", "qwen_image", "krea2",
-    "hunyuan_image_refiner", "hunyuan_video15", "kandinsky5", "seedvr2",
+    "hunyuan_image_refiner", "hunyuan_video15", "kandinsky5", "seedvr2", "cogvideox",
 })  # fmt: skip
 """Families whose latents have an axis of frames, also for an image."""
 LATENTS: Final = {
