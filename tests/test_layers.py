@@ -158,6 +158,7 @@ RULES = (
             "engine.memory.model_memory",
             "engine.memory.plan",
             "engine.memory.residency",
+            "engine.memory.weight_patches",
         ),
         TORCH | {"aiohttp"},
     ),

@@ -132,6 +132,6 @@ def text_classes(module: str, families: Mapping[str, str]) -> dict[str, type]:
 
 
 def _entries(name: str, table: Mapping[str, tuple[str, str]]) -> list[str]:
-    """Return what a class stands for, with that of the classes that extend it."""
+    """Return the families of a class and of the classes that extend it."""
     own = table[name][1].split()
     return own + [entry for other, (parent, _) in table.items() if parent == name for entry in _entries(other, table)]

@@ -54,11 +54,11 @@ def leave_to_pack(name: str) -> None:
     """Accept the replacement of a name that only its pack will call, and record that the engine does not.
 
     While a pack is imported it may wrap the server's messages and the bookkeeping of prompts, which its nodes do
-    without, and what is `IN_VAIN`; what computes is never replaced in vain. Raises `NotSupported` for that,
-    and in a pack that runs.
+    without; what is `IN_VAIN` it may replace at any time. What computes is never replaced in vain. Raises
+    `NotSupported` for that, and in a pack that runs.
     """
     host = HOST.get()
-    if not host.importing or (name.partition(".")[0] in COMPUTING_ROOTS and name not in IN_VAIN):
+    if name not in IN_VAIN and (not host.importing or name.partition(".")[0] in COMPUTING_ROOTS):
         raise not_supported(f"replacing {name}")
     host.ask(f"replacing {name}")
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from darkroom.engine.diffusion.latent_format import LatentFormat
 from darkroom.engine.diffusion.latent_format import PlaygroundLatentFormat as SDXL_Playground_2_5
-from darkroom.engine.families.cascade.denoisers import DecoderLatentFormat as SC_B
 from darkroom.engine.families.registry import families
-from darkroom.engine.families.sd2.family import UpscaleLatentFormat as SD_X4
 
 OF_FAMILIES = {family.comfyui.latent_format: family.latent_format for family in families()}
-__all__ = ["LatentFormat", "SC_B", "SDXL_Playground_2_5", "SD_X4", *OF_FAMILIES]  # noqa: PLE0604 - they are texts
+__all__ = ["LatentFormat", "SDXL_Playground_2_5", *OF_FAMILIES]  # noqa: PLE0604 - they are texts
 
 globals().update(OF_FAMILIES)

@@ -6,16 +6,23 @@ from collections.abc import Sequence
 
 import torch
 
-from darkroom.engine.families.ltx_video.nodes.guides import guide_places
-from darkroom.engine.families.ltx_video.nodes.noise_masks import noise_mask_of as get_noise_mask
-from darkroom.engine.nodes.sockets import Conditioning
+from darkroom.engine.nodes.sockets import Conditioning, Latent
 
-__all__ = ["get_keyframe_idxs", "get_noise_mask"]
+PLACES = "keyframe_idxs"  # of the guides [1, 3, K, 2], in the options of a conditioning
+
+
+def get_noise_mask(latent: Latent) -> torch.Tensor:
+    """Return a copy of the mask of a latent [B, C, f, h, w], ones [B, 1, f, 1, 1] where it has none."""
+    mask = latent.get("noise_mask")
+    if mask is not None:
+        return mask.clone()
+    samples = latent["samples"]
+    return torch.ones(samples.shape[0], 1, samples.shape[2], 1, 1, device=samples.device)
 
 
 def get_keyframe_idxs(cond: Conditioning, latent_shape: Sequence[int] | None = None) -> tuple[torch.Tensor | None, int]:
-    """Return the places [1, 3, K, 2] of the guides of a conditioning, and the number of their frames."""
-    places = guide_places(cond)
+    """Return the positions [1, 3, K, 2] of the guides of a conditioning, and the number of their frames."""
+    places = next((options[PLACES] for _, options in cond if options.get(PLACES) is not None), None)
     if places is None:
         return None, 0
     if latent_shape is not None and len(latent_shape) == 5:
