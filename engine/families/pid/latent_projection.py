@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -14,6 +16,7 @@ from darkroom.engine.layers.basic import Conv2d, GroupNorm, Linear
 from darkroom.engine.layers.patches import image_channels_first
 from darkroom.engine.layers.shapes import Shape
 
+PaddingMode = Literal["zeros", "replicate"]
 GROUPS = 4  # of channels that a norm of the projection takes together
 WITHOUT_LATENT = (
     "conditioning: PiD decodes a latent; got conditioning without one, expected that of PiDConditioning (the negative "
@@ -37,7 +40,7 @@ class NoiseGate(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    def __init__(self, channels: int, padding_mode: str) -> None:
+    def __init__(self, channels: int, padding_mode: PaddingMode) -> None:
         super().__init__()
         self.block = nn.Sequential(
             GroupNorm(GROUPS, channels), nn.SiLU(), _convolution(channels, channels, padding_mode),
@@ -59,7 +62,7 @@ class LatentProjection(nn.Module):
         super().__init__()
         self.config = config
         size = config.latent_size
-        mode = "replicate" if config.is_later else "zeros"
+        mode: PaddingMode = "replicate" if config.is_later else "zeros"
         self.latent_proj = nn.Sequential(
             _convolution(config.projected_channels, size, mode), nn.SiLU(), _convolution(size, size, mode),
             *(ResidualBlock(size, mode) for _ in range(config.num_latent_blocks)),
@@ -95,5 +98,5 @@ def check_latent(shape: Shape, config: PiDConfig) -> None:
         )
 
 
-def _convolution(in_channels: int, out_channels: int, padding_mode: str) -> Conv2d:
+def _convolution(in_channels: int, out_channels: int, padding_mode: PaddingMode) -> Conv2d:
     return Conv2d(in_channels, out_channels, 3, padding=1, padding_mode=padding_mode)

@@ -14,7 +14,7 @@ import torch
 from darkroom.engine.families.pid.config import PiDConfig
 from darkroom.engine.families.pid.latent_projection import WITHOUT_LATENT, LatentProjection, NoiseGate, check_latent
 from darkroom.engine.families.pixeldit.config import PATCH_PX
-from darkroom.engine.families.pixeldit.transformer import PatchGuide, PixelDiTTransformer
+from darkroom.engine.families.pixeldit.transformer import PatchGuide, PixelDiTTrunk
 from darkroom.engine.layers.block_calls import Control
 from darkroom.engine.layers.unet_layers import Options
 
@@ -42,7 +42,7 @@ class LatentGuide(PatchGuide):
         return taken
 
 
-class PiDTransformer(PixelDiTTransformer):
+class PiDTransformer(PixelDiTTrunk):
     """`forward(x [B, C, H, W], timesteps [B], context [B, L, D'])` -> the velocity `[B, C, H, W]`.
 
     `lq_latent` [B, c, h, w] is the latent in its network's scale, of any size, and `degrade_sigma` [B] the level of

@@ -138,8 +138,8 @@ class PatchGuide:
         return tokens
 
 
-class PixelDiTTransformer(nn.Module):
-    """`forward(x [B, C, H, W], timesteps [B], context [B, L, D'])` -> the velocity `[B, C, H, W]`.
+class PixelDiTTrunk(nn.Module):
+    """The network without its `forward`, whose inputs are those of a subclass.
 
     Times are those of flow models, of 0..1000. Of the text the first tokens are read, as many as there are positions
     for.
@@ -167,20 +167,6 @@ class PixelDiTTransformer(nn.Module):
         """Computation type."""
         return self.compute_dtype or self.s_embedder.proj.weight.dtype
 
-    def forward(
-        self,
-        x: torch.Tensor,
-        timesteps: torch.Tensor,
-        context: torch.Tensor,
-        y: torch.Tensor | None = None,
-        control: Control | None = None,
-        transformer_options: Options | None = None,
-        **kwargs: object,
-    ) -> torch.Tensor:
-        """Predict; there are no `y` and no controls for it."""
-        options = {} if transformer_options is None else transformer_options
-        return self.predict(x, timesteps, context, options, PatchGuide())
-
     def predict(
         self, x: torch.Tensor, timesteps: torch.Tensor, context: torch.Tensor, options: Options, guide: PatchGuide
     ) -> torch.Tensor:
@@ -196,7 +182,7 @@ class PixelDiTTransformer(nn.Module):
         self, image: torch.Tensor, context: torch.Tensor, vec: torch.Tensor, options: Options, guide: PatchGuide
     ) -> torch.Tensor:
         """Return the tokens [B, T, D] of an image's patches behind the blocks of two streams."""
-        img = self.s_embedder(patches_channels_first(image, PATCH_PX))
+        img: torch.Tensor = self.s_embedder(patches_channels_first(image, PATCH_PX))
         txt = self.y_embedder(context[:, : self.config.max_text_tokens])
         txt = txt + self.y_pos_embedding[:, : txt.shape[1]].to(txt)
         head_dim = self.config.head_dim
@@ -209,13 +195,31 @@ class PixelDiTTransformer(nn.Module):
 
     def _through_pixels(self, image: torch.Tensor, tokens: torch.Tensor, options: Options) -> torch.Tensor:
         """Return the prediction [B, C, H, W] of pixels whose patches have these tokens [B, T, D]."""
-        pixels = self.pixel_embedder(image)
+        pixels: torch.Tensor = self.pixel_embedder(image)
         pe = self._rotations(image, self.config.pixel_head_dim, options)
         for block in self.pixel_blocks:
             pixels = block(pixels, tokens, pe, options)
-        predicted = self.final_layer(pixels).view(*tokens.shape[:2], -1)  # [B, T, P * C]
+        predicted: torch.Tensor = self.final_layer(pixels).view(*tokens.shape[:2], -1)  # [B, T, P * C]
         return image_channels_last(predicted, image.shape[-2], image.shape[-1], PATCH_PX)
 
     def _rotations(self, image: torch.Tensor, head_dim: int, options: Options) -> torch.Tensor:
         rows, columns = (side // PATCH_PX for side in image.shape[-2:])
         return patch_rotations(rows, columns, head_dim, options, image.device, self.trained_side)
+
+
+class PixelDiTTransformer(PixelDiTTrunk):
+    """`forward(x [B, C, H, W], timesteps [B], context [B, L, D'])` -> the velocity `[B, C, H, W]`."""
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        timesteps: torch.Tensor,
+        context: torch.Tensor,
+        y: torch.Tensor | None = None,
+        control: Control | None = None,
+        transformer_options: Options | None = None,
+        **kwargs: object,
+    ) -> torch.Tensor:
+        """Predict; there are no `y` and no controls for it."""
+        options = {} if transformer_options is None else transformer_options
+        return self.predict(x, timesteps, context, options, PatchGuide())
