@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-MAX_PAGE_BYTES = 150_000
+MAX_LOADED_BYTES = 60_000
 PARTS = ("queue", "plots", "about", "engines", "models", "packs", "keys", "dead")
 GIB = 1 << 30
 
@@ -41,7 +39,11 @@ def test_the_operator_looks_after_a_worker_on_a_phone(browser: Browser, operated
     with visitor(browser, width=390, height=844, is_dark=True) as guest:
         page = guest.page
         asked: list[str] = []
+        loaded: list[int] = []
         page.on("request", lambda request: asked.append(request.url))
+        page.on(
+            "response", lambda reply: loaded.append(int(reply.headers.get("content-length", "0")) * is_file(reply.url))
+        )
         page.goto(f"{operated.url}/admin")
         guest.wait_for("#keys dd")
         for part in PARTS:
@@ -51,6 +53,7 @@ def test_the_operator_looks_after_a_worker_on_a_phone(browser: Browser, operated
         assert "There are no packs of custom nodes." in page.inner_text("#packs")
         assert faint_texts(page) == []
         assert all(url.startswith(operated.url) for url in asked)
+        assert 0 < sum(loaded) < MAX_LOADED_BYTES
 
         page.fill("#models-words", "tiny")
         page.select_option("#models-group", "LoRAs")
@@ -68,6 +71,11 @@ def test_the_first_figures_come_from_the_worker_itself(browser: Browser, operate
         assert "engine 0" in page.locator("figure", has_text="RAM").inner_text()
         assert faint_texts(page) == []
         assert not guest.complaints
+
+
+def is_file(url: str) -> bool:
+    """Return True for the address of the page or of a part of it."""
+    return "/page/" in url or url.endswith("/admin")
 
 
 def a_day() -> dict[str, Any]:
@@ -135,8 +143,3 @@ def test_a_day_is_plotted_with_its_gap_and_read_off_by_keyboard(browser: Browser
         page.locator("#plots").scroll_into_view_if_needed()
         guest.keep_image("page_admin_small")
         assert not guest.complaints
-
-
-def test_the_pages_together_are_light() -> None:
-    folder = Path(str(files("darkroom.worker.api") / "page"))
-    assert sum(path.stat().st_size for path in folder.iterdir()) < MAX_PAGE_BYTES
