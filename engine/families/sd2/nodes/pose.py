@@ -25,9 +25,10 @@ from darkroom.engine.images.whole_body import pose_frame
 from darkroom.engine.media.frame_stream import FrameStream
 from darkroom.engine.nodes.base import NodeContext, NodeEnvironment
 from darkroom.engine.nodes.declaration import node
-from darkroom.engine.nodes.library.image.boxes import LinkedBoxes
+from darkroom.engine.nodes.library.image.boxes import DEFAULT_BOX
 from darkroom.engine.nodes.library.image.poses import POSE_KEYPOINT
 from darkroom.engine.nodes.markers import Optional, Out
+from darkroom.engine.nodes.page_widgets import WITHOUT_SOCKET, PageWidget
 from darkroom.engine.nodes.running_call import call_of
 from darkroom.engine.nodes.sockets import FRAMES, MODEL, VAE
 from darkroom.engine.nodes.widgets import Int
@@ -39,6 +40,11 @@ LATENT_CHANNELS = 4
 MOST_AT_ONCE = 64  # images; each has the points that it has alone
 COPIES = 4  # of the features, in cells of a heatmap, that a layer of the head computes with
 KEY = "sdpose"
+OptionalBoxes = Annotated[
+    Any,
+    PageWidget("BOUNDING_BOX", extra={**WITHOUT_SOCKET, "forceInput": True, "default": dict(DEFAULT_BOX)}),
+    Optional(),
+]
 Floats = NDArray[np.float32]
 Person = tuple[Floats, Floats]
 """Places [K, 2] in pixels of an image, and scores [K]."""
@@ -87,7 +93,7 @@ def sdpose_keypoint_extractor(
     vae: VAE,
     image: FRAMES,
     batch_size: Annotated[int, Int(min=1, max=10000, step=1)] = 16,
-    bboxes: Annotated[LinkedBoxes, Optional()] = None,
+    bboxes: OptionalBoxes = None,
 ) -> Annotated[POSE_KEYPOINT, Out("keypoints")]:
     """Find the points of the person in each image, or in each of its boxes.
 
