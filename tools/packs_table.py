@@ -1,0 +1,193 @@
+"""Writes the table of known packs of custom nodes, between the two marks of `docs/custom_nodes.md`.
+
+python -m tools.packs_table                                # the page is rewritten from tools/packs_results.json
+python -m tools.packs_table --check                        # exit code 1 when the table is out of date
+python -m tools.packs_table --packs CUSTOM_NODES NAME …    # try these packs of a folder anew before (all: no NAME)
+
+`--reference FILE` is `/object_info` of a ComfyUI with the same packs and Python packages. Each pack is tried as
+`darkroom nodes check` does it, in a process that is forked off this one, which has imported what packs have in common.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import multiprocessing
+import os
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from darkroom.engine.comfy.packs.discovery import Pack, find_packs
+from darkroom.engine.comfy.packs.known_packs import KNOWN_PACKS
+from darkroom.engine.comfy.packs.sync.manifest import PackEntry, read_packs
+from tools.marked_part import list_item, with_part
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "custom_nodes.md"
+RESULTS = Path(__file__).with_name("packs_results.json")
+BEGIN, END = "<!-- packs: tools/packs_table.py -->", "<!-- end of packs -->"
+HEAD = (
+    "| Pack | Commit | Nodes | In ComfyUI | Ran | Lacking | Not run |",
+    "| --- | --- | --- | --- | --- | --- | --- |",
+)
+PACK_SECONDS = 900.0
+POLL_SECONDS = 0.2
+SHARED_PACKAGES = ("torchvision", "transformers", "cv2", "scipy", "einops", "aiohttp", "skimage")
+MODULE = "custom_nodes."
+PATH = re.compile(r" \(/[^)]*\)")
+MAX_NAMED = 4  # nodes with the same lack
+
+
+@dataclass(frozen=True, slots=True)
+class PackResult:
+    """Outcome of a pack: its nodes, those that ran, and why others did not.
+
+    `failed` names what the engine lacks, by node; `reference` is the number of nodes that ComfyUI lists, None where it
+    was not asked.
+    """
+
+    nodes: int = 0
+    ran: int = 0
+    untried: int = 0
+    reference: int | None = None
+    error: str | None = None
+    missing: Sequence[str] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+def try_pack(pack: Pack, seconds: float) -> PackResult:
+    """Import a pack and run its nodes in a child process."""
+    with tempfile.TemporaryDirectory(prefix="packs-table-") as folder:
+        report = Path(folder, "report.json")
+        arguments = [str(pack.path), str(report), "--base-directory", folder, "--run-nodes"]
+        child = multiprocessing.get_context("fork").Process(target=_trial, args=(arguments, Path(folder, "output")))
+        child.start()
+        until = time.monotonic() + seconds
+        while child.exitcode is None:  # `join` waits for the children that inherited its pipe, too
+            if time.monotonic() > until:
+                child.kill()
+            time.sleep(POLL_SECONDS)
+        if not report.is_file():
+            return PackResult(error=f"its import ends the process or takes longer than {seconds:g} s")
+        data = json.loads(report.read_text("utf-8"))
+    failed = {name: _reason(why) for name, why in data["failed_nodes"].items()}
+    tried = [name for name in data.get("tried", ()) if name not in failed]
+    error = None if data["error"] is None else _reason(data["error"])
+    untried = len(data.get("untried", ()))
+    return PackResult(len(data["nodes"]), len(tried), untried, None, error, tuple(data["missing"]), failed)
+
+
+def _reason(why: str) -> str:
+    """Return the first line of an error, without paths of this machine."""
+    return PATH.sub("", why.splitlines()[0])
+
+
+def _try_all(packs: Sequence[Pack], results: dict[str, PackResult], num_parallel: int, seconds: float) -> None:
+    """Try packs, and write the results after each."""
+    for package in (*SHARED_PACKAGES, "darkroom.engine.pack_trial"):
+        with suppress(ImportError):
+            importlib.import_module(package)
+    with ThreadPoolExecutor(num_parallel) as pool:
+        trials = {pool.submit(try_pack, pack, seconds): pack for pack in packs}
+        for trial in as_completed(trials):
+            pack, result = trials[trial], trial.result()
+            before = results.get(pack.name, PackResult())
+            results[pack.name] = replace(result, reference=before.reference)
+            sys.stderr.write(f"{pack.name}: {result.nodes} nodes, {result.ran} ran {result.error or ''}\n")
+            write_results(results)
+
+
+def _trial(arguments: list[str], output: Path) -> None:
+    from darkroom.engine.pack_trial import main as trial
+
+    os.setsid()  # as `darkroom nodes check` starts it
+    with output.open("w") as sink:
+        sys.stdout = sys.stderr = sink
+        trial(arguments)
+
+
+def num_listed(object_info: Mapping[str, Mapping[str, str]]) -> Counter[str]:
+    """Count the nodes that a server lists of each pack."""
+    modules = (node["python_module"] for node in object_info.values())
+    return Counter(module.removeprefix(MODULE) for module in modules if module.startswith(MODULE))
+
+
+def table(entries: Sequence[PackEntry], results: Mapping[str, PackResult]) -> str:
+    """Return the table of packs that were tried, and a list of what each lacks."""
+    rows = [_row(entry, results[entry.name]) for entry in entries if entry.name in results]
+    lacks = [_lack(entry.name, results[entry.name]) for entry in entries if entry.name in results]
+    items = [list_item(f"{entry}") for entry in lacks if entry]
+    return "\n".join([*HEAD, *rows, "", *items])
+
+
+def _row(entry: PackEntry, result: PackResult) -> str:
+    link = f"[{entry.name}]({entry.url})"
+    reference = "–" if result.reference is None else result.reference
+    lacking = "all" if result.error else len(result.failed)
+    cells = (link, f"`{entry.revision[:7]}`", result.nodes, reference, result.ran, lacking, result.untried)
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _lack(name: str, result: PackResult) -> str:
+    if result.error:
+        return f"{name} does not load: {result.error}."
+    by_reason: dict[str, list[str]] = {}
+    for node, why in result.failed.items():
+        by_reason.setdefault(why.removeprefix(f"{name} uses ").removesuffix("."), []).append(node)
+    reasons = [f"{_named(nodes)}: {why}" for why, nodes in by_reason.items()]
+    return f"{name}: {'; '.join(reasons)}." if reasons else ""
+
+
+def _named(nodes: Sequence[str]) -> str:
+    shown = ", ".join(f"`{node}`" for node in nodes[:MAX_NAMED])
+    return shown + (f" and {len(nodes) - MAX_NAMED} more" if nodes[MAX_NAMED:] else "")
+
+
+def read_results() -> dict[str, PackResult]:
+    if not RESULTS.is_file():
+        return {}
+    return {name: PackResult(**item) for name, item in json.loads(RESULTS.read_text("utf-8")).items()}
+
+
+def write_results(results: Mapping[str, PackResult]) -> None:
+    data = {name: asdict(results[name]) for name in sorted(results, key=str.lower)}
+    RESULTS.write_text(json.dumps(data, indent=1) + "\n", "utf-8")
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--packs", type=Path, help="a folder of packs that are tried anew")
+    parser.add_argument("--reference", type=Path, help="a file with ComfyUI's /object_info")
+    parser.add_argument("--seconds", type=float, default=PACK_SECONDS, help="the longest that a pack may take")
+    parser.add_argument("--parallel", type=int, default=1, help="packs tried at a time")
+    parser.add_argument("names", nargs="*")
+    arguments = parser.parse_args(given)
+    entries, results = read_packs(KNOWN_PACKS), read_results()
+    if arguments.packs is not None:
+        names = set(arguments.names) or {entry.name for entry in entries}
+        wanted = [pack for pack in find_packs([arguments.packs.resolve()]) if pack.name in names]
+        _try_all(wanted, results, arguments.parallel, arguments.seconds)
+    if arguments.reference is not None:
+        listed = num_listed(json.loads(arguments.reference.read_text("utf-8")))
+        results = {name: replace(item, reference=listed[name]) for name, item in results.items()}
+        write_results(results)
+    old_page = PAGE.read_text("utf-8")
+    page = with_part(old_page, table(entries, results), BEGIN, END)
+    if arguments.check:
+        return int(page != old_page)
+    PAGE.write_text(page, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
