@@ -14,9 +14,22 @@ FOLDER = Path(own_pages.__file__).parent / own_pages.FOLDER
 MAX_BYTES = 150_000
 
 
-def test_all_pages_together_are_small_and_no_script_is_long() -> None:
-    sizes = {path.name: path.stat().st_size for path in FOLDER.iterdir()}
-    assert sum(sizes.values()) < MAX_BYTES, sizes
+def loaded_by(page: Path) -> set[Path]:
+    """Return the files of a page: itself and what it names, styles, scripts and data, and so on."""
+    found, waiting = {page}, [page]
+    while waiting:
+        text = waiting.pop().read_text()
+        named = {FOLDER / name for name in re.findall(r"""["'](?:\./|[^"']*\bpage/)([\w.-]+)["']""", text)}
+        waiting += named - found
+        found |= named
+    return found
+
+
+def test_each_page_is_small_with_all_that_it_loads_and_no_script_is_long() -> None:
+    pages = {page.name: loaded_by(page) for page in FOLDER.glob("*.html")}
+    assert set().union(*pages.values()) == set(FOLDER.iterdir()), "a file that no page loads"
+    sizes = {name: sum(path.stat().st_size for path in files) for name, files in pages.items()}
+    assert max(sizes.values()) < MAX_BYTES, sizes
     assert all(len(path.read_text().splitlines()) < 300 for path in FOLDER.glob("*.js"))
 
 
