@@ -144,7 +144,7 @@ class PatchEmbed(nn.Module):
 
     def _of_video(self, x: torch.Tensor) -> torch.Tensor:
         if self.patch_frames == 1:
-            patches = self.proj(x.transpose(1, 2).flatten(0, 1))  # [B * F, D, rows, columns]
+            patches: torch.Tensor = self.proj(x.transpose(1, 2).flatten(0, 1))  # [B * F, D, rows, columns]
             return patches.flatten(2).transpose(1, 2).reshape(x.shape[0], -1, patches.shape[1])
         batch, channels, frames, height, width = x.shape
         cells = x.view(

@@ -167,7 +167,7 @@ class Downsample(nn.Module):
     def forward(self, x: Frames) -> Frames:
         if self.halves_time:
             odd = x.shape[2] % 2  # the first frame of an odd number stays as it is
-            pairs = x[:, :, odd:].unflatten(2, (-1, 2)).mean(dim=3)
+            pairs = x[:, :, odd:].reshape(*x.shape[:2], -1, 2, *x.shape[3:]).mean(dim=3)
             x = torch.cat([x[:, :, :odd], pairs], dim=2)
         return _by_frame(self.conv, functional.pad(x, (0, 1, 0, 1)))
 

@@ -58,8 +58,8 @@ class LensEncoder(TokenEncoder):
 
     def working_bytes(self, tokens: Mapping[str, Any], itemsize: int) -> int:
         """Return the bytes of what all experts of a layer make of all tokens, the most at one time."""
-        per_token = EXPERT_COPIES * self.config.num_experts * self.config.intermediate_size
-        return per_token * len(tokens[self.encoding.slot][0]) * itemsize
+        per_token: int = EXPERT_COPIES * self.config.num_experts * self.config.intermediate_size
+        return per_token * len(tokens[SLOT][0]) * itemsize
 
     def encode_weighted(
         self, chunks: Sequence[TokenWeights], *, layer_idx: int | None, project_pooled: bool

@@ -98,6 +98,8 @@ class HeatmapHead(nn.Module):
 class PoseUnet(UnetModel):
     """A UNet whose output blocks' features the head reads. It denoises as one without it."""
 
+    config: PoseUnetConfig
+
     def __init__(self, config: PoseUnetConfig) -> None:
         super().__init__(config)
         self.heatmap_head = HeatmapHead(config.heatmap)

@@ -107,7 +107,7 @@ def test_every_image_has_a_person_and_a_stream_those_of_a_batch(store: ModelStor
     assert num_encoded == [2, 1]
     assert [(frame["canvas_height"], frame["canvas_width"]) for frame in frames] == [SIDES] * 3
     assert [len(frame["people"]) for frame in frames] == [1, 1, 1]
-    stream = FrameStream((3, *SIDES, 4), lambda: iter(batch.split(1)))
+    stream = FrameStream((3, *SIDES, 4), lambda: iter(torch.split(batch, 1)))
     assert extracted(store, stream, batch_size=2)[0] == frames
 
 

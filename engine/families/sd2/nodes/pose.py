@@ -114,7 +114,7 @@ def sdpose_keypoint_extractor(
 def _batches(image: torch.Tensor | FrameStream, size: int) -> Iterator[torch.Tensor]:
     """Yield images [b, H, W, 3], at most `size` at once."""
     if isinstance(image, torch.Tensor):
-        yield from image[..., :3].split(size)
+        yield from torch.split(image[..., :3], size)
         return
     frames: list[torch.Tensor] = []
     for frame in image:

@@ -15,11 +15,12 @@ SCALE = 0.7
 
 
 def denoiser(in_channels: int = 48, offset_dim: int = 0) -> CogVideoXDenoiser:
-    network = torch.nn.Identity()
+    network: Any = torch.nn.Identity()
     network.config = SimpleNamespace(in_channels=in_channels, offset_dim=offset_dim, text_dim=8)
-    made = CogVideoXDenoiser(network)
+    made: Any = CogVideoXDenoiser(network)
     made.latent_format = SimpleNamespace(process_in=lambda latent: latent * SCALE)
-    return made
+    found: CogVideoXDenoiser = made
+    return found
 
 
 def concat(given: torch.Tensor | None, in_channels: int = 48, noise: torch.Tensor | None = None) -> Any:

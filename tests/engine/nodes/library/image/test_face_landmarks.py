@@ -58,7 +58,7 @@ def test_faces_have_landmarks_expressions_a_pose_and_a_box(context: Any, model: 
 
 def test_a_stream_has_the_faces_of_a_batch(context: Any, model: Any) -> None:
     batch = images(3)
-    stream = FrameStream((3, *SIDES, 4), lambda: iter(batch.split(2)))
+    stream = FrameStream((3, *SIDES, 4), lambda: iter(torch.split(batch, 2)))
     assert found(context, model, stream)[1] == found(context, model, batch)[1]
 
 
@@ -80,7 +80,9 @@ def test_no_face_is_sure_enough_for_the_highest_confidence(context: Any, model: 
 def square(part: str) -> dict[str, Any]:
     """Landmarks of two images, a square face in the first; the given part is its outline."""
     corners = np.array([[10, 8], [30, 8], [30, 20], [10, 20]], dtype=np.float32)
-    edges = {name: frozenset() for name in nodes.DRAWN} | {part: frozenset({(0, 1), (1, 2), (2, 3), (3, 0)})}
+    edges: dict[str, frozenset[tuple[int, int]]] = {name: frozenset() for name in nodes.DRAWN} | {
+        part: frozenset({(0, 1), (1, 2), (2, 3), (3, 0)})
+    }
     return {"frames": [[{"landmarks_xy": corners}], []], "image_size": SIDES, "connection_sets": edges}
 
 
