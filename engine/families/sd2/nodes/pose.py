@@ -139,7 +139,7 @@ class PoseExtractor:
             )
         self._context = context
         self._vae = vae
-        self._kept = KeptFeatures(network.config.heatmap.in_channels)
+        self._kept = KeptFeatures(network.heatmap_head.in_channels)
         self._model = model.clone()
         self._model.model_options["transformer_options"] = {}
         self._model.add_wrapper_with_key(DIFFUSION_MODEL, KEY, self._kept.wrap)

@@ -77,7 +77,8 @@ def _overlaps(rows: Floats) -> NDArray[np.bool_]:
     common = np.clip(sides, 0, None).prod(axis=1)
     areas = np.clip(rows[:, 2:4] - rows[:, :2], 0, None).prod(axis=1)
     union = areas + areas[0] - common
-    return (union > 0) & (common > MOST_OVERLAP * union)
+    overlaps: NDArray[np.bool_] = (union > 0) & (common > MOST_OVERLAP * union)
+    return overlaps
 
 
 def in_image(faces: Floats, width: int, height: int) -> Floats:

@@ -110,7 +110,7 @@ class FullRangeDetector(nn.Module):
         levels = [level[0][0] for level in DECODER_BLOCKS]
         self.top_conv = conv_of_pixels(FULL_BLOCKS[-1][2], levels[0])
         self.decoder_levels = nn.ModuleList(
-            nn.ModuleList(InvertedBlock(*block) for block in level) for level in DECODER_BLOCKS
+            nn.Sequential(*(InvertedBlock(*block) for block in level)) for level in DECODER_BLOCKS
         )
         between = zip(levels[:-1], levels[1:], strict=True)
         self.decoder_reduce_convs = nn.ModuleList(conv_of_pixels(*channels) for channels in between)
@@ -121,18 +121,17 @@ class FullRangeDetector(nn.Module):
 
     def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = functional.relu(self.stem(_framed(images)))
-        laterals = []
+        laterals: list[torch.Tensor] = []
         for index, block in enumerate(self.backbone):
             x = block(x)
             if index in LATERAL_BLOCKS:
                 laterals.append(functional.relu(self.lateral_convs[len(laterals)](x)))
         x = functional.relu(self.top_conv(x))
-        for index, (level, lateral) in enumerate(zip(self.decoder_levels, reversed(laterals), strict=True)):
+        for index, lateral in enumerate(reversed(laterals)):
             if index:
                 x = functional.relu(self.decoder_reduce_convs[index - 1](x))
             x = functional.interpolate(x, size=lateral.shape[-2:], mode="bilinear") + lateral
-            for block in level:
-                x = block(x)
+            x = self.decoder_levels[index](x)
         offsets = _spread(self.reg_dw(_framed(self.reg_conv(x))))
         logits = _spread(self.cls_dw(_framed(self.cls_conv(x))))
         return rows_of(offsets, VALUES), rows_of(logits, 1)[..., 0]

@@ -73,11 +73,11 @@ def rings_of(edges: Edges) -> list[list[int]]:
         if start in seen:
             continue
         ring: list[int] = []
-        vertex: int | None = start
-        while vertex is not None:
-            ring.append(vertex)
-            seen.add(vertex)
-            vertex = _next_of(neighbours[vertex], seen)
+        current: int | None = start
+        while current is not None:
+            ring.append(current)
+            seen.add(current)
+            current = _next_of(neighbours[current], seen)
         rings.append(ring)
     return rings
 

@@ -86,7 +86,8 @@ def _nearest(first: Sequence[Face], second: Sequence[Face]) -> list[tuple[int, i
 
 def _middle(face: Face) -> Floats:
     box = face["bbox_xyxy"]
-    return (box[:2] + box[2:]) / 2
+    middle: Floats = (box[:2] + box[2:]) / np.float32(2)
+    return middle
 
 
 def _mixed(first: Face, second: Face, share: float) -> Face:
