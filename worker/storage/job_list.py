@@ -88,7 +88,7 @@ class ListedJob:
 
 @dataclass(frozen=True, slots=True)
 class JobDetails:
-    """What a listed job was asked for and what it made. `outputs` are its records as stored."""
+    """Request and results of a listed job; `outputs` are its records as stored."""
 
     modifier: str
     parameters: Mapping[str, Any]
