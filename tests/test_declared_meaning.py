@@ -20,6 +20,9 @@ from darkroom.worker.prompts.workflows.known_packs import find_pack
 ROOT = Path(__file__).parents[1]
 FRONT = ROOT / "worker"
 DIALECTS = FRONT / "integrations"
+EXAMPLES = FRONT / "api" / "page" / "examples.json"
+"""Workflows of the worker's page, which a visitor chooses and the front sends on as any other."""
+
 LISTS_OF_NAMES: Final = (
     FRONT / "engines" / "later_nodes.toml",
     FRONT / "prompts" / "workflows" / "known_packs.toml",
@@ -76,7 +79,7 @@ def names_in(folder: Path, *passed_over: Path) -> list[str]:
 
 
 def test_nothing_of_the_front_names_a_node_class_or_a_sampler() -> None:
-    found = names_in(FRONT, DIALECTS, *LISTS_OF_NAMES)
+    found = names_in(FRONT, DIALECTS, EXAMPLES, *LISTS_OF_NAMES)
     assert not found, "read what it declares (contract/graph/facts.py) in the place of a name:\n" + "\n".join(found)
 
 
