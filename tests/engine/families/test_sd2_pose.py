@@ -15,7 +15,7 @@ from darkroom.engine.errors import BadModelFile
 from darkroom.engine.families.base import TensorIndex
 from darkroom.engine.families.registry import recognise
 from darkroom.engine.families.sd2.family import FAMILY, unet_config
-from darkroom.engine.families.sd2.heatmap_head import HeatmapConfig, PoseUnet, with_head
+from darkroom.engine.families.sd2.heatmap_head import HeatmapConfig, PoseUnet, PoseUnetConfig, with_head
 from darkroom.engine.families.sd2.nodes.pose import sdpose_keypoint_extractor
 from darkroom.engine.families.sd15.unet_files import PREFIX
 from darkroom.engine.formats.safetensors_file import write_safetensors
@@ -98,7 +98,8 @@ def test_its_network_is_a_variant_known_by_its_head(store: ModelStore) -> None:
     found = recognise(TensorIndex(shapes))
     assert (found.family.name, found.match.variant) == ("sd2", "pose")
     network = store.unet(POSE).model.diffusion_model
-    assert isinstance(network, PoseUnet) and network.config.heatmap == HeatmapConfig(CHANNELS, 32, 32)
+    assert isinstance(network, PoseUnet)
+    assert isinstance(network.config, PoseUnetConfig) and network.config.heatmap == HeatmapConfig(CHANNELS, 32, 32)
 
 
 def test_every_image_has_a_person_and_a_stream_those_of_a_batch(store: ModelStore) -> None:

@@ -71,7 +71,7 @@ def _merged(rows: Floats) -> Floats:
 
 
 def _overlaps(rows: Floats) -> NDArray[np.bool_]:
-    """Return which boxes cover more than half of what they and the first one cover together."""
+    """Return True for boxes that cover more than half of what they and the first one cover together."""
     first = rows[0]
     sides = np.minimum(rows[:, 2:4], first[2:4]) - np.maximum(rows[:, :2], first[:2])
     common = np.clip(sides, 0, None).prod(axis=1)

@@ -1,4 +1,4 @@
-"""What MediaPipe's networks read of an image: the square around it, and rectangles of it that are turned.
+"""Parts of an image that MediaPipe's networks read: the square around it, and rectangles of it that are turned.
 
 `H W` pixels, `s` the side of what a network reads.
 """

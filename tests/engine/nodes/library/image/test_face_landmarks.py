@@ -80,9 +80,8 @@ def test_no_face_is_sure_enough_for_the_highest_confidence(context: Any, model: 
 def square(part: str) -> dict[str, Any]:
     """Landmarks of two images, a square face in the first; the given part is its outline."""
     corners = np.array([[10, 8], [30, 8], [30, 20], [10, 20]], dtype=np.float32)
-    edges: dict[str, frozenset[tuple[int, int]]] = {name: frozenset() for name in nodes.DRAWN} | {
-        part: frozenset({(0, 1), (1, 2), (2, 3), (3, 0)})
-    }
+    edges: dict[str, frozenset[tuple[int, int]]] = {name: frozenset() for name in nodes.DRAWN}
+    edges[part] = frozenset({(0, 1), (1, 2), (2, 3), (3, 0)})
     return {"frames": [[{"landmarks_xy": corners}], []], "image_size": SIDES, "connection_sets": edges}
 
 
