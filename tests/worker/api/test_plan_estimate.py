@@ -124,7 +124,7 @@ async def test_a_network_of_another_size_is_priced_by_its_size(front: RunningFro
 
 
 @pytest.mark.parametrize(
-    "name", ["mystery.safetensors", "cogvideox_5b_bf16.safetensors", "pixeldit_1300m_1024px.safetensors"]
+    "name", ["mystery.safetensors", "ovis_image_7b_bf16.safetensors", "sensenova_u1_5_8b.safetensors"]
 )
 async def test_a_model_of_unknown_family_has_no_number_but_a_reason(front: RunningFront, name: str) -> None:
     front.front.services.jobs.run_clock.expect(2.0)
