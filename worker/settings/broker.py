@@ -47,13 +47,17 @@ class BrokerConfig(Section):
 
     url: Annotated[Annotated[SecretStr, AfterValidator(_check_broker)], env("BROKER_URL")] = SecretStr("")
     """Broker to take jobs from besides HTTP ([queues](fleet.md#jobs-from-a-queue)): Redis (`redis://`,
-    `rediss://` with TLS, `unix://`), NATS (`nats://`, `tls://`) or the URL of an SQS queue. Empty: none."""
+    `rediss://` with TLS, `unix://`), NATS (`nats://`, `tls://`) or the URL of an SQS queue. Empty: none, or the gateway
+    that is asked in its place: `GATEWAY_URL`, with the token `WORKER_TOKEN`, or a file of it, `WORKER_TOKEN_FILE`
+    ([workers over HTTPS](fleet.md#workers-over-https))."""
 
-    gateway_url: Annotated[Annotated[str, AfterValidator(_check_gateway)], env("GATEWAY_URL")] = ""
+    gateway_url: Annotated[Annotated[str, AfterValidator(_check_gateway)], env("GATEWAY_URL", part_of="BROKER_URL")] = (
+        ""
+    )
     """Gateway to ask for jobs, in place of a broker ([workers over HTTPS](fleet.md#workers-over-https)): `https://` and
     its host. Empty: none."""
 
-    worker_token: Annotated[SecretStr, env("WORKER_TOKEN")] = SecretStr("")
+    worker_token: Annotated[SecretStr, env("WORKER_TOKEN", part_of="BROKER_URL")] = SecretStr("")
     """Token of this worker for the gateway, as `darkroom workers new` makes it."""
 
     prefix: Annotated[Annotated[str, Field(pattern=r"^[A-Za-z0-9_{}.-]{1,64}$")], env("BROKER_PREFIX")] = "darkroom"

@@ -305,7 +305,7 @@ def test_a_pack_s_own_module_of_a_common_name_comes_first(tmp_path: Path) -> Non
 def test_what_one_node_cannot_have_disables_that_node_alone(tmp_path: Path) -> None:
     imports = (
         "import comfy.ldm.flux.model as flux\nDEVICE = flux.Flux()\n"
-        "@flux.EmbedND\nclass Decorated:\n    pass\nclass Good2:\n    pass"
+        "@flux.LastLayer\nclass Decorated:\n    pass\nclass Good2:\n    pass"
     )
     source = pack_with(imports, "return (value,)")
     write_pack(tmp_path, "some.py", source + "\n    NODE_CLASS_MAPPINGS |= {'Decorated': Decorated, 'Nothing': None}\n")
@@ -315,7 +315,7 @@ def test_what_one_node_cannot_have_disables_that_node_alone(tmp_path: Path) -> N
         report = made.reports["some"]
         assert report.status == "loaded" and report.nodes == ["Tried"]
         assert set(report.failed_nodes) == {"Decorated", "Nothing"}
-        assert "comfy.ldm.flux.layers.EmbedND()" in report.failed_nodes["Decorated"]
+        assert "comfy.ldm.flux.layers.LastLayer()" in report.failed_nodes["Decorated"]
         assert made.shown("Tried", value=3) == "3"
         prompt = {
             "1": {"class_type": "Uses", "inputs": {"value": 1}},

@@ -108,7 +108,7 @@ async def test_an_image_to_be_sent_is_an_input_of_the_plan_and_no_problem(front:
     ("class_type", "words"),
     [
         ("ComboOptionTestNode", "is a node of ComfyUI 0.8.0 and later, which this engine does not have; ENGINE_URL"),
-        ("VOIDQuadmaskPreprocess", "is a node of ComfyUI 0.21.0 and later"),
+        ("ShuffleVideoDataset", "is a node of ComfyUI 0.29.0 and later"),
         ("KlingTextToVideoNode", "is a partner node of ComfyUI"),
     ],
 )
