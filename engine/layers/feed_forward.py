@@ -1,4 +1,4 @@
-"""The feed-forward layers of transformers that diffusers has saved: two layers with GELU between.
+"""Feed-forward layers of transformers, by the names that their files have.
 
 `B` batch, `T` tokens, `D` hidden size.
 """
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from darkroom.engine.layers.basic import Linear
-from darkroom.engine.layers.transformer_layers import Gelu
+from darkroom.engine.layers.transformer_layers import GatedActivation, Gelu
 
 
 class FeedForward(nn.Module):
@@ -25,4 +25,22 @@ class FeedForward(nn.Module):
         first: nn.Module = self.net["0"]
         assert isinstance(first, nn.ModuleDict)
         out: torch.Tensor = self.net["2"](self.activation(first["proj"](x)))
+        return out
+
+
+class GatedFeedForward(nn.Module):
+    """Two layers whose product, the first through SiLU, passes a third, without biases: `forward(x [..., D])`.
+
+    Shazeer 2020, arXiv 2002.05202. With `clamps_product` float16 overflows of the product are clamped.
+    """
+
+    def __init__(self, hidden_size: int, intermediate_size: int, *, clamps_product: bool = False) -> None:
+        super().__init__()
+        self.w1, self.w3 = (Linear(hidden_size, intermediate_size, bias=False) for _ in range(2))
+        self.w2 = Linear(intermediate_size, hidden_size, bias=False)
+        self.activation = GatedActivation(clamps_product=clamps_product)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [..., D]."""
+        out: torch.Tensor = self.w2(self.activation(self.w1(x), self.w3(x)))
         return out

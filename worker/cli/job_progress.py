@@ -72,8 +72,8 @@ class JobProgress:
 def words_of(event: Event) -> str:
     """Return an event in words: its node and step where it has them, else its place in the queue or its message.
 
-    >>> words_of(Event("a", "generating", node_class="KSampler", raw={"progress": {"value": 3, "max": 20}}))
-    'KSampler 3/20'
+    >>> words_of(Event("a", "generating", node_class="Draw", raw={"progress": {"value": 3, "max": 20}}))
+    'Draw 3/20'
     """
     if event.node_class:
         progress: Any = event.raw.get("progress") or {}

@@ -23,13 +23,13 @@ from darkroom.engine.families.flux.transformer import FinalLayer
 from darkroom.engine.families.lumina2.transformer import image_places
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.feed_forward import GatedFeedForward
 from darkroom.engine.layers.norms import RmsNorm
 from darkroom.engine.layers.patches import PATCH, image_channels_last, pad_to_patches, patches_channels_last
 from darkroom.engine.layers.rotary import rotations
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.transformer_layers import (
     AdaptiveNorm,
-    GatedActivation,
     GatedResidual,
     Part,
     ResidualNorm,
@@ -108,18 +108,6 @@ class Embedder(nn.Module):
         return out
 
 
-class GatedLayers(nn.Module):
-    def __init__(self, width: int, inner_width: int) -> None:
-        super().__init__()
-        self.w1, self.w3 = (Linear(width, inner_width, bias=False) for _ in range(2))
-        self.w2 = Linear(inner_width, width, bias=False)
-        self.activation = GatedActivation()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.w2(self.activation(self.w1(x), self.w3(x)))
-        return out
-
-
 class ExpertGate(nn.Module):
     def __init__(self, width: int, num_experts: int) -> None:
         super().__init__()
@@ -142,8 +130,10 @@ class ExpertLayers(nn.Module):
 
     def __init__(self, config: HiDreamConfig) -> None:
         super().__init__()
-        self.shared_experts = GatedLayers(config.width, config.shared_width)
-        self.experts = nn.ModuleList(GatedLayers(config.width, config.expert_width) for _ in range(config.num_experts))
+        self.shared_experts = GatedFeedForward(config.width, config.shared_width)
+        self.experts = nn.ModuleList(
+            GatedFeedForward(config.width, config.expert_width) for _ in range(config.num_experts)
+        )
         self.gate = ExpertGate(config.width, config.num_experts)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -197,7 +187,7 @@ class StreamAttention(nn.Module):
 
 def image_layers(config: HiDreamConfig) -> nn.Module:
     """Return the feed-forward layers of the image."""
-    return ExpertLayers(config) if config.num_experts else GatedLayers(config.width, config.expert_width)
+    return ExpertLayers(config) if config.num_experts else GatedFeedForward(config.width, config.expert_width)
 
 
 class SingleBlock(nn.Module):
@@ -224,7 +214,7 @@ class DoubleBlock(nn.Module):
         self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(config.width, 12 * config.width))
         self.attn1 = StreamAttention(config, is_single=False)
         self.ff_i = image_layers(config)
-        self.ff_t = GatedLayers(config.width, config.text_width)
+        self.ff_t = GatedFeedForward(config.width, config.text_width)
         self.adaptive_norm, self.residual = AdaptiveNorm(is_joined=True), GatedResidual()
         self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
 

@@ -17,13 +17,13 @@ from torch.nn import functional
 
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.feed_forward import GatedFeedForward
 from darkroom.engine.layers.norms import RmsNorm
 from darkroom.engine.layers.rotary import Turns
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.token_rotations import rotation
 from darkroom.engine.layers.transformer_layers import (
     AdaptiveNorm,
-    GatedActivation,
     GatedResidual,
     ResidualNorm,
     RotaryHeads,
@@ -109,22 +109,13 @@ class StreamAttention(nn.Module):
         return out
 
 
-class FeedForward(nn.Module):
-    def __init__(self, config: Ideogram4Config) -> None:
-        super().__init__()
-        self.w1, self.w3 = (Linear(config.hidden_size, config.intermediate_size, bias=False) for _ in range(2))
-        self.w2 = Linear(config.intermediate_size, config.hidden_size, bias=False)
-        self.activation = GatedActivation(clamps_product=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.w2(self.activation(self.w1(x), self.w3(x)))
-        return out
-
-
 class StreamBlock(nn.Module):
     def __init__(self, config: Ideogram4Config) -> None:
         super().__init__()
-        self.attention, self.feed_forward = StreamAttention(config), FeedForward(config)
+        self.attention, self.feed_forward = (
+            StreamAttention(config),
+            GatedFeedForward(config.hidden_size, config.intermediate_size, clamps_product=True),
+        )
         self.attention_norm1, self.attention_norm2, self.ffn_norm1, self.ffn_norm2 = (
             RmsNorm(config.hidden_size, NORM_EPS) for _ in range(4)
         )

@@ -23,12 +23,12 @@ from darkroom.engine.families.flux.transformer import TIME_FACTOR
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.block_calls import BlockFunction, Control
+from darkroom.engine.layers.feed_forward import GatedFeedForward
 from darkroom.engine.layers.norms import RmsNorm
 from darkroom.engine.layers.rotary import rotations
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.transformer_layers import (
     AdaptiveNorm,
-    GatedActivation,
     GatedResidual,
     ResidualNorm,
     RotaryHeads,
@@ -104,18 +104,6 @@ class TimeEmbedder(nn.Module):
         return out
 
 
-class GatedLayers(nn.Module):
-    def __init__(self, config: LensConfig) -> None:
-        super().__init__()
-        self.w1, self.w3 = (Linear(config.hidden_size, config.intermediate_size, bias=False) for _ in range(2))
-        self.w2 = Linear(config.intermediate_size, config.hidden_size, bias=False)
-        self.activation = GatedActivation()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.w2(self.activation(self.w1(x), self.w3(x)))
-        return out
-
-
 class JointAttention(nn.Module):
     """Self-attention over image and text together, each with its own projections."""
 
@@ -150,7 +138,7 @@ class LensBlock(nn.Module):
         self.attn = JointAttention(size)
         self.img_mod, self.txt_mod = (nn.Sequential(nn.SiLU(), Linear(size, 6 * size)) for _ in range(2))
         self.img_norm1, self.img_norm2, self.txt_norm1, self.txt_norm2 = (RmsNorm(size) for _ in range(4))
-        self.img_mlp, self.txt_mlp = GatedLayers(config), GatedLayers(config)
+        self.img_mlp, self.txt_mlp = (GatedFeedForward(config.hidden_size, config.intermediate_size) for _ in range(2))
         self.adaptive_norm, self.residual = AdaptiveNorm("none"), GatedResidual()
         self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)
 

@@ -14,12 +14,12 @@ from torch import nn
 
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.feed_forward import GatedFeedForward
 from darkroom.engine.layers.norms import RmsNorm
 from darkroom.engine.layers.patches import PATCH
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.transformer_layers import (
     AdaptiveNorm,
-    GatedActivation,
     GatedResidual,
     Modulator,
     ResidualNorm,
@@ -130,25 +130,13 @@ class JointAttention(nn.Module):
         return out
 
 
-class FeedForward(nn.Module):
-    def __init__(self, config: Lumina2Config) -> None:
-        super().__init__()
-        self.w1, self.w3 = (Linear(config.width, config.inner_width, bias=False) for _ in range(2))
-        self.w2 = Linear(config.inner_width, config.width, bias=False)
-        self.activation = GatedActivation(clamps_product=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.w2(self.activation(self.w1(x), self.w3(x)))
-        return out
-
-
 class JointBlock(nn.Module):
     """A block with norms on both sides of attention and feed-forward layers, modulated by the time or by nothing."""
 
     def __init__(self, config: Lumina2Config, *, is_modulated: bool = True) -> None:
         super().__init__()
         self.attention = JointAttention(config)
-        self.feed_forward = FeedForward(config)
+        self.feed_forward = GatedFeedForward(config.width, config.inner_width, clamps_product=True)
         self.attention_norm1, self.attention_norm2, self.ffn_norm1, self.ffn_norm2 = (
             RmsNorm(config.width, 1e-5) for _ in range(4)
         )

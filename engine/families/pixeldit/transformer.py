@@ -17,11 +17,11 @@ from darkroom.engine.families.pixeldit.positions import patch_rotations, text_ro
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.block_calls import Control
+from darkroom.engine.layers.feed_forward import GatedFeedForward
 from darkroom.engine.layers.norms import RmsNorm
 from darkroom.engine.layers.patches import image_channels_last, pad_to_patches, patches_channels_first
 from darkroom.engine.layers.transformer_layers import (
     AdaptiveNorm,
-    GatedActivation,
     GatedResidual,
     ResidualNorm,
     RotaryHeads,
@@ -58,18 +58,6 @@ class TokenEmbedder(nn.Module):
         return out
 
 
-class GatedLayers(nn.Module):
-    def __init__(self, config: PixelDiTConfig) -> None:
-        super().__init__()
-        self.w1, self.w3 = (Linear(config.hidden_size, config.intermediate_size, bias=False) for _ in range(2))
-        self.w2 = Linear(config.intermediate_size, config.hidden_size, bias=False)
-        self.activation = GatedActivation()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.w2(self.activation(self.w1(x), self.w3(x)))
-        return out
-
-
 class JointAttention(nn.Module):
     """Self-attention over text and image together, each with its own projections."""
 
@@ -103,7 +91,7 @@ class PatchBlock(nn.Module):
         size = config.hidden_size
         self.norm_x1, self.norm_y1, self.norm_x2, self.norm_y2 = (RmsNorm(size) for _ in range(4))
         self.attn = JointAttention(config)
-        self.mlp_x, self.mlp_y = GatedLayers(config), GatedLayers(config)
+        self.mlp_x, self.mlp_y = (GatedFeedForward(size, config.intermediate_size) for _ in range(2))
         self.adaLN_modulation_img, self.adaLN_modulation_txt = (nn.Sequential(Linear(size, 6 * size)) for _ in range(2))
         self.adaptive_norm, self.residual = AdaptiveNorm("none"), GatedResidual(is_joined=True)
         self.residual_norm = ResidualNorm(self.residual, self.adaptive_norm)

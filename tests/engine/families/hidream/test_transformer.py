@@ -9,11 +9,11 @@ import torch
 
 from darkroom.engine.families.hidream.transformer import (
     ExpertLayers,
-    GatedLayers,
     HiDreamConfig,
     HiDreamTransformer,
     hidream_config,
 )
+from darkroom.engine.layers.feed_forward import GatedFeedForward
 
 CONFIG = HiDreamConfig(
     width=128, num_double=1, num_single=2, text_dim=24, language_dim=16, label_dim=12, expert_width=32, shared_width=16,
@@ -105,6 +105,6 @@ def test_an_image_beside_counts_and_is_cut_off(network: HiDreamTransformer) -> N
 def test_the_configuration_is_read_from_the_shapes(config: HiDreamConfig) -> None:
     network = HiDreamTransformer(config)
     assert hidream_config({name: tuple(item.shape) for name, item in network.state_dict().items()}) == config
-    assert isinstance(network.get_submodule("double_stream_blocks.0.block.ff_i"), GatedLayers) is (
+    assert isinstance(network.get_submodule("double_stream_blocks.0.block.ff_i"), GatedFeedForward) is (
         config.num_experts == 0
     )
