@@ -51,7 +51,7 @@ def resize_to_area(image: torch.Tensor, area_px: int, unit_px: int = 1) -> torch
     """Resize an image [B, H, W, C] to about that area, its sides multiples of `unit_px`, and return its colours."""
     height, width = image.shape[1:3]
     factor = math.sqrt(area_px / (height * width))
-    new_width, new_height = (round(side * factor / unit_px) * unit_px for side in (width, height))
+    new_width, new_height = (max(1, round(side * factor / unit_px)) * unit_px for side in (width, height))
     return resize_image(image, new_width, new_height, "area")[..., :3]
 
 

@@ -48,7 +48,7 @@ LARGEST_REMOVED = 128  # below it a pixel is of the object, or of what lies over
 FRAMES_SCALE, NOISE_SCALE = 0.5, 8
 POOLED_SIDE = 32  # cells of noise a side that become one latent cell
 MOST_PX = 1920 * 1088  # of a frame: every channel of noise has 16 cells a pixel
-STATES = 6  # tensors as large as the noise that are there at a time
+STATES = 16  # tensors as large as the noise that are there at a time: 15.2 by the peak on a processor
 LEAST_SIDE_PX = int(SMALLEST_SIDE_PX / FRAMES_SCALE)
 
 Length = Annotated[int, Int(min=1, max=MAX_SIDE_PX, step=1)]
@@ -154,7 +154,7 @@ def void_warped_noise(
     pixels = resize_image(given, width, height, "bilinear", "center").movedim(-1, 1)  # [F, 3, H, W]
     levels = (pixels.clamp(0, 1) * 255).to(torch.uint8).float() / 255.0
     small = functional.interpolate(levels, size=(height // 2, width // 2), mode="area")
-    drawn = _warped(optical_flow, small)
+    drawn = _warped(context, optical_flow, small)
     chosen = torch.linspace(0, len(drawn) - 1, frames).long()
     noise = torch.stack(drawn).to("cpu")[chosen] if len(drawn) != frames else torch.stack(drawn).to("cpu")
     latent = noise.transpose(0, 1)[None]  # [1, C, f, h, w]
@@ -174,7 +174,7 @@ def _check_size(width: int, height: int, num_frames: int) -> None:
         )
 
 
-def _warped(estimator: FlowEstimator, frames: torch.Tensor) -> list[torch.Tensor]:
+def _warped(context: NodeContext, estimator: FlowEstimator, frames: torch.Tensor) -> list[torch.Tensor]:
     """Return the noise [C, h, w] of each of the frames [F, 3, H, W]."""
     height, width = (NOISE_SCALE * side for side in frames.shape[2:])
     working_bytes = STATES * LATENT_CHANNELS * height * width * torch.float32.itemsize
@@ -182,10 +182,12 @@ def _warped(estimator: FlowEstimator, frames: torch.Tensor) -> list[torch.Tensor
         noise = WarpedNoise(LATENT_CHANNELS, height, width, estimator.load_device)
         drawn = [noise.pooled(POOLED_SIDE)]
         for first, second in zip(frames[:-1], frames[1:], strict=True):
-            context_flow = _flow(estimator, first[None], second[None]).to(estimator.load_device)
-            large = functional.interpolate(context_flow, size=(height, width), mode="bilinear")[0]
+            context.cancel.check()
+            flow = _flow(estimator, first[None], second[None]).to(estimator.load_device)
+            large = functional.interpolate(flow, size=(height, width), mode="bilinear")[0]
             noise.move(large * NOISE_SCALE)
             drawn.append(noise.pooled(POOLED_SIDE))
+            context.report_progress(len(drawn), len(frames))
     return drawn
 
 

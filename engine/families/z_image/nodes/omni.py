@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated
 
-import torch
-
 from darkroom.engine.families.z_image.denoiser import SEEN, TEXTS
-from darkroom.engine.images.pixels import resize_image
+from darkroom.engine.images.pixels import resize_to_area
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import with_appended
@@ -54,7 +51,7 @@ def text_encode_z_image_omni(
     conditioning = clip.encode_from_tokens_scheduled(tokens)
     for image in images:
         if vae is not None:
-            latent = vae.encode(_of_area(image) if auto_resize_images else image)
+            latent = vae.encode(resize_to_area(image, REFERENCE_AREA_PX, CELL_PX) if auto_resize_images else image)
             conditioning = with_appended(conditioning, "reference_latents", latent)
         if image_encoder is not None:
             conditioning = with_appended(conditioning, SEEN, image_encoder.encode_image(image))
@@ -62,14 +59,6 @@ def text_encode_z_image_omni(
         encoded = clip.encode_from_tokens_scheduled(clip.tokenize(text, llama_template=UNCHANGED))
         conditioning = with_appended(conditioning, TEXTS, encoded[0][0])
     return conditioning
-
-
-def _of_area(image: torch.Tensor) -> torch.Tensor:
-    """Return an image [B, H, W, 3] scaled to about a megapixel, its sides whole latent cells."""
-    height, width = image.shape[1:3]
-    factor = math.sqrt(REFERENCE_AREA_PX / (height * width))
-    new_width, new_height = (max(1, round(side * factor / CELL_PX)) * CELL_PX for side in (width, height))
-    return resize_image(image, new_width, new_height, "area")[..., :3]
 
 
 NODES = (text_encode_z_image_omni,)
