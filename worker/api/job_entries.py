@@ -11,6 +11,7 @@ from fastapi import Request
 from darkroom.worker.api.results import services_of
 from darkroom.worker.concurrency.off_loop import off_loop
 from darkroom.worker.guard.identity.caller import Identity
+from darkroom.worker.guard.url_secrets import without_url_secrets
 from darkroom.worker.json.values import JsonObject
 from darkroom.worker.outputs.public import public_record
 from darkroom.worker.prompts.job_title import title_of
@@ -61,14 +62,15 @@ def whole_entry(request: Request, job: Job, caller: Identity) -> dict[str, objec
         None if failure is None or job.failure is None else {**failure, "message": job.failure.message},
         Cursor(job.times.queued_at_ms, job.number),
     )
-    details = JobDetails(job.request.modifier, job.request.parameters, job.prompt, job.outputs)
-    shown = entry_of(listed, caller) | _details(request, listed, details, title_of(job.prompt))
+    prompt = without_url_secrets(dict(job.prompt))  # those of a job that has not ended
+    details = JobDetails(job.request.modifier, job.request.parameters, prompt, job.outputs)
+    shown = entry_of(listed, caller) | _details(request, listed, details, title_of(prompt))
     is_hidden = STORED in job.request.parameters and not caller.is_admin
-    return shown if is_hidden else shown | {"workflow_json": dict(job.prompt)}
+    return shown if is_hidden else shown | {"workflow_json": prompt}
 
 
 def _titles(prompts: Mapping[str, JsonObject]) -> dict[str, str]:
-    return {job_id: title_of(prompt) for job_id, prompt in prompts.items()}
+    return {job_id: title_of(without_url_secrets(prompt)) for job_id, prompt in prompts.items()}
 
 
 def _details(request: Request, job: ListedJob, details: JobDetails, title: str) -> dict[str, Any]:

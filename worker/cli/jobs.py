@@ -63,7 +63,8 @@ def _line(job: Mapping[str, Any], queued: Mapping[str, Any] | None) -> str:
 
 
 def _shortened(words: str) -> str:
-    plain = " ".join(words.split())
+    spaced = " ".join(words.split())
+    plain = "".join(letter if letter.isprintable() else "�" for letter in spaced)  # a terminal would obey others
     return plain if len(plain) <= MAX_WORDS else f"{plain[: MAX_WORDS - 1]}…"
 
 

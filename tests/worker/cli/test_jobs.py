@@ -29,7 +29,9 @@ class ToldJobs:
     def __exit__(self, *_: object) -> None: ...
 
     def jobs(self, _states: object, _limit: int, *, has_details: bool) -> list[dict[str, Any]]:
-        told = {"modifier": "Text2Image", "title": "a lighthouse\nat dawn, " + "very " * 30} if has_details else {}
+        told = (
+            {"modifier": "Text2Image", "title": "a lighthouse\nat dawn\x1b[2J, " + "very " * 30} if has_details else {}
+        )
         ended = {"id": "one", "status": "completed", "message": "Processing complete.", "timings": TIMES, **told}
         broken = {**ended, "id": "two", "status": "failed", "title": "", "error": {"message": "out of memory"}}
         return [ended, broken, {**ended, "id": "three", "status": "generating", "timings": {"queued_at_ms": 0}}]
@@ -41,7 +43,7 @@ class ToldJobs:
 def test_a_job_has_its_seconds_workflow_and_prompt_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs_command, "Client", ToldJobs)
     ended, broken, running = CliRunner().invoke(commands, ["ls"]).stdout.splitlines()
-    assert re.search(r"^one  completed .* 1\.5 s  Text2Image    a lighthouse at dawn, very .*…$", ended)
+    assert re.search(r"^one  completed .* 1\.5 s  Text2Image    a lighthouse at dawn�\[2J, very .*…$", ended)
     assert broken.endswith("1.5 s  Text2Image    out of memory")
     assert "12.5 %, 3 s to wait  a lighthouse at dawn" in running
     many = CliRunner().invoke(commands, ["ls", "-n", "500"]).stdout.splitlines()
