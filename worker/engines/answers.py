@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from darkroom.worker.errors import EngineAnswerInvalid, RequestRejected
 from darkroom.worker.guard.json_scan import check_json
-from darkroom.worker.json.values import JsonObject
+from darkroom.worker.json.values import WRONG_SHAPE, JsonObject
 from darkroom.worker.settings.listener import JsonLimits
 from darkroom.worker.settings.section import MIB
 
@@ -24,8 +24,6 @@ LIMITS: Final = JsonLimits(max_depth=200, max_elements=1_000_000, max_string_byt
 MAX_SHOWN: Final = 60
 PAIR: Final = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 HALF_PAIR: Final = re.compile(rb"\\u[dD][89a-fA-F]")
-WRONG_SHAPE: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""Errors of readers at values of another shape than they expect."""
 
 
 def parse(route: str, body: bytes) -> Any:

@@ -6,12 +6,17 @@ import asyncio
 import gzip
 import json
 import time
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from darkroom.worker.json.values import JsonObject
+import structlog
+
+from darkroom.worker.json.values import WRONG_SHAPE, JsonObject
 from darkroom.worker.sources.broker import BrokerUnreachable, Producer
+
+log = structlog.get_logger("fleet")
 
 FRESH_SECONDS = 5.0
 OURS, FALLBACK = "nodes", "fallback_nodes"  # fields of an entry
@@ -72,7 +77,7 @@ class Fleet:
                 names = _names_of(entries)
                 for name in names:
                     if name not in self._nodes and (packed := await self._producer.nodes(name)) is not None:
-                        self._nodes[name] = await asyncio.to_thread(_unpacked, packed)
+                        self._nodes[name] = await asyncio.to_thread(_unpacked, name, packed)
             except BrokerUnreachable:
                 self._known.at = time.monotonic()
                 return
@@ -89,6 +94,14 @@ def _names_of(entries: Sequence[JsonObject]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _unpacked(packed: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(gzip.decompress(packed))
-    return found
+def _unpacked(name: str, packed: bytes) -> dict[str, Any]:
+    """Return the classes of a packed node list; none of one that a worker announced in another form."""
+    try:
+        found: dict[str, Any] = json.loads(gzip.decompress(packed))
+        if all(isinstance(declared, dict) for declared in found.values()):
+            return found
+        reason = "a class that is no object"
+    except (EOFError, OSError, zlib.error, *WRONG_SHAPE) as error:
+        reason = str(error)
+    log.warning("node list cannot be read", nodes=name, reason=reason)
+    return {}

@@ -37,7 +37,7 @@ from darkroom.worker.gateway.request_rates import RequestRates
 from darkroom.worker.gateway.result_memory import LARGE_BYTES, ResultMemory
 from darkroom.worker.guard.identity.caller import Identity
 from darkroom.worker.jobs.envelope import refusal
-from darkroom.worker.json.values import JsonObject
+from darkroom.worker.json.values import WRONG_SHAPE, JsonObject
 from darkroom.worker.observe.heap_trimming import HeapTrimming
 from darkroom.worker.settings.gateway import GatewayConfig
 from darkroom.worker.settings.jobs import CallerLimits, RetentionConfig
@@ -224,7 +224,7 @@ class Gateway:
                     result = await asyncio.to_thread(json.loads, found) if is_large else json.loads(found)
                     del found
                     return await self.records.end(job, result, size_bytes)
-                except (AttributeError, TypeError, ValueError) as error:  # no worker's: the next ones go on
+                except WRONG_SHAPE as error:  # no worker's: the next ones go on
                     log.warning("result cannot be read", request_id=job.id, reason=str(error))
                     return await self.records.end(job, refusal(job.id, UNREADABLE, UNREADABLE_ERROR))
         except BrokerUnreachable:

@@ -30,6 +30,7 @@ from darkroom.worker.storage.postgres_database import is_job, open_postgres, pre
 
 POOL_SIZE = 16
 SUFFIX = "_gateway"
+LATEST_MS: Final = 2**53  # of a time that a worker may give
 BROKER_WORD: Final = "gateway-"
 HEX: Final = re.compile(r"[0-9a-f]{1,15}")
 LIVE = JOB_INDEX.c.finished_ms.is_(None)
@@ -368,4 +369,7 @@ def _failure(result: Mapping[str, Any]) -> JobFailure | None:
 
 
 def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) else None
+    """Return a whole number that a column holds, None for other values."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value < LATEST_MS else None

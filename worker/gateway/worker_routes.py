@@ -155,18 +155,17 @@ async def give_back(request: Request, worker: Caller, given: GivenBack) -> Taken
 @takes_jobs
 async def put_result(request: Request, worker: Caller) -> None:
     """Store the result of the job of the header `Darkroom-Receipt`, unless it has one. It may be sent again."""
-    async with _desk(request) as desk, read_result(request, services_of(request).gateway.memory) as result:
-        await desk.finish(worker, request.headers.get(RECEIPT_HEADER, ""), result)
+    async with _desk(request) as desk, _result_of(request, worker, desk) as (receipt, result):
+        await desk.finish(worker, receipt, result)
 
 
 @router.put("/dead-letter", operation_id="put_dead_letter", status_code=204, responses=refusals(404, 413, 422))
 @takes_jobs
 async def put_dead_letter(request: Request, worker: Caller) -> None:
     """Keep a job that no worker can run, that of the header `Darkroom-Receipt`, and store its result."""
-    async with _desk(request) as desk, read_result(request, services_of(request).gateway.memory) as content:
+    async with _desk(request) as desk, _result_of(request, worker, desk) as (receipt, content):
         letter = await asyncio.to_thread(_parsed, DeadLetter, content)
         result = json.dumps(letter.result, separators=(",", ":")).encode()
-        receipt = request.headers.get(RECEIPT_HEADER, "")
         await desk.bury(worker, receipt, letter.body.encode(errors="replace"), letter.reason, result)
 
 
@@ -201,6 +200,15 @@ async def revoke_token(name: str, request: Request) -> JSONResponse:
     check_operator(request)
     await services_of(request).tokens.revoke(name)
     return JSONResponse({"name": name, "message": "Worker token revoked"})
+
+
+@contextlib.asynccontextmanager
+async def _result_of(request: Request, worker: Worker, desk: WorkerDesk) -> AsyncIterator[tuple[str, bytes]]:
+    """Yield the receipt and the body of a request, which is received for a job of the worker's alone."""
+    receipt = request.headers.get(RECEIPT_HEADER, "")
+    await desk.given(worker, receipt)
+    async with read_result(request, services_of(request).gateway.memory) as content:
+        yield receipt, content
 
 
 async def _left(request: Request) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias, TypeGuard
+from typing import Final, TypeAlias, TypeGuard
 
 JsonObject: TypeAlias = Mapping[str, object]
+
+WRONG_SHAPE: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Errors of readers at values of another shape than they expect."""
 
 
 def object_at(value: object, *names: str) -> JsonObject:

@@ -104,25 +104,25 @@ class WorkerDesk:
 
     async def finish(self, worker: Worker, receipt: str, result: bytes) -> None:
         """Store a result, unless the job has one, and remove the job. The same again changes nothing."""
-        given = await self._given(worker, receipt)
+        given = await self.given(worker, receipt)
         async with self._brokers.using(worker) as broker:
             await broker.finish(given.job_id, given.receipt, result)
 
     async def bury(self, worker: Worker, receipt: str, body: bytes, reason: str, result: bytes) -> None:
         """Finish a job that no worker can run, and keep its message among the dead letters."""
-        given = await self._given(worker, receipt)
+        given = await self.given(worker, receipt)
         async with self._brokers.using(worker) as broker:
             await broker.bury(Delivery(given.job_id, body, given.receipt), reason, result)
 
     async def give_back(self, worker: Worker, receipt: str) -> bool:
         """End a lease now. Returns False if the broker has lost the job."""
-        given = await self._given(worker, receipt)
+        given = await self.given(worker, receipt)
         async with self._brokers.using(worker) as broker:
             return await broker.give_back(given.receipt)
 
     async def publish(self, worker: Worker, receipt: str, event: bytes) -> None:
         """Publish progress of a job to those that follow it."""
-        given = await self._given(worker, receipt)
+        given = await self.given(worker, receipt)
         async with self._brokers.using(worker) as broker:
             await broker.publish(given.job_id, event)
 
@@ -168,7 +168,8 @@ class WorkerDesk:
         except BrokerUnreachable as error:
             log.warning("jobs of a worker that left wait for their leases", worker=worker.name, reason=str(error))
 
-    async def _given(self, worker: Worker, receipt: str) -> GivenJob:
+    async def given(self, worker: Worker, receipt: str) -> GivenJob:
+        """Return the job of a receipt. Raises ReceiptUnknown for one of no job of this worker's."""
         given = (await self._sealer()).opened(worker.name, receipt)
         if given is None:
             raise ReceiptUnknown("receipt: of no job that was given to this worker")

@@ -17,6 +17,8 @@ from darkroom.worker.settings.api_keys import NAME
 
 PREFIX: Final = "worker-"
 SECRET_BYTES: Final = 32
+SECRET_LENGTH: Final = len(PREFIX) + 43  # of so many bytes in base64, without padding
+UNKNOWN_TOKEN: Final = "Authorization: this worker token is unknown or was revoked"
 FRESH_SECONDS: Final = 2.0
 """Seconds for which a token that was found is not looked up again: so long a revoked one is good."""
 
@@ -89,6 +91,8 @@ class WorkerTokens:
 
     async def name_of(self, secret: str, *, is_fresh: bool = False) -> str:
         """Return the name of a token. `is_fresh`: looked up now. Raises WrongKey for one that is unknown or revoked."""
+        if len(secret) != SECRET_LENGTH or not secret.startswith(PREFIX):  # no look at the database for those
+            raise WrongKey(UNKNOWN_TOKEN)
         digest = _digest(secret)
         known = self._known.get(digest)
         if known is not None and not is_fresh and time.monotonic() - known[1] < FRESH_SECONDS:
@@ -96,7 +100,7 @@ class WorkerTokens:
         name = await self._records.run(lambda connection: _found(connection, digest))
         if name is None:
             self._known.pop(digest, None)
-            raise WrongKey("Authorization: this worker token is unknown or was revoked")
+            raise WrongKey(UNKNOWN_TOKEN)
         self._known[digest] = name, time.monotonic()
         self._known.move_to_end(digest)
         if len(self._known) > MAX_KNOWN:

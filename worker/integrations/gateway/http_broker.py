@@ -29,7 +29,7 @@ WAIT_SECONDS: Final = 20.0
 """Seconds of one poll: proxies and load balancers end requests that are idle for a minute or half of one."""
 
 ANSWER_SECONDS: Final = 30.0
-RESULT_SECONDS: Final = 600.0
+RESULT_TIMEOUT: Final = httpx.Timeout(ANSWER_SECONDS, read=600.0)
 MOST_AT_ONCE: Final = 16
 RECEIPTS_AT_ONCE: Final = 500
 WORKER_HEADER: Final = "Darkroom-Worker"
@@ -156,7 +156,7 @@ class HttpBroker:
 
     async def _put(self, path: str, receipt: str, content: bytes) -> None:
         headers = {RECEIPT_HEADER: receipt, "Content-Length": str(len(content)), "Content-Type": "application/json"}
-        await self._send("PUT", path, content=_pieces(content), headers=headers, timeout=RESULT_SECONDS)
+        await self._send("PUT", path, content=_pieces(content), headers=headers, timeout=RESULT_TIMEOUT)
 
     async def _ask(
         self, method: str, path: str, body: JsonObject | None = None, *, seconds: float = ANSWER_SECONDS

@@ -255,12 +255,13 @@ return 1
 Arguments: group, entry, result, result's seconds, the stream's name."""
 
 BURY: Final = f"""{REMOVE}
-redis.call('XADD', KEYS[5], 'MAXLEN', '~', '10000', '*', 'id', ARGV[6], 'reason', ARGV[7], 'body', ARGV[8])
-redis.call('SET', KEYS[2], ARGV[3], 'NX', 'EX', ARGV[4])
+if redis.call('SET', KEYS[2], ARGV[3], 'NX', 'EX', ARGV[4]) then
+  redis.call('XADD', KEYS[5], 'MAXLEN', '~', '10000', '*', 'id', ARGV[6], 'reason', ARGV[7], 'body', ARGV[8])
+end
 remove(ARGV[1], ARGV[2], ARGV[5])
 return 1
 """
-"""Like FINISH, with a dead letter. Further key: dead letters. Further arguments: id, reason, body."""
+"""Like FINISH, with a dead letter beside the result. Further key: dead letters. Further arguments: id, reason, body."""
 
 GIVE_BACK: Final = """
 local pending = redis.pcall('XPENDING', KEYS[1], ARGV[1], ARGV[3], ARGV[3], 1)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import gzip
+import hashlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,9 +17,11 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
+from darkroom.worker.gateway import fleet
 from darkroom.worker.integrations.gateway.http_broker import HttpBroker
 from darkroom.worker.settings.broker import BrokerConfig
 from darkroom.worker.sources.broker import BrokerRefused, Delivery
+from darkroom.worker.sources.fleet_entries import DIGEST_LENGTH
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.gateway.running_gateway import running_gateway
 from tests.worker.postgres_server import PostgresServer
@@ -234,3 +239,38 @@ async def test_a_result_over_the_limit_comes_without_its_files(
     (shown,) = (await gateway.get("/result/one")).json()["output"]
     assert shown["filename"] == "a.png" and "too large" in shown["error"]
     await broker.close()
+
+
+@pytest.mark.parametrize("times", [str(10**30), "true", "[" * 20_000 + "]" * 20_000])
+async def test_a_result_that_cannot_be_stored_as_it_is_ends_its_job_and_the_next_ones_go_on(
+    gateway: httpx.AsyncClient, times: str
+) -> None:
+    broker = await asking(gateway, "one")
+    for job_id in ("bad", "good"):
+        await gateway.post("/generate", json=body(job_id))
+        held = await taken(broker)
+        content = f'{{"id": "{job_id}", "status": "completed", "timings": {{"completed_at_ms": {times}}}}}'
+        await broker.finish(
+            held.job_id, held.receipt, content.encode() if job_id == "bad" else b'{"status":"completed"}'
+        )
+    for job_id in ("bad", "good"):
+        shown = (await gateway.get(f"/result/{job_id}")).json()
+        assert shown["status"] in ("completed", "failed"), shown
+    assert shown["status"] == "completed"
+    await broker.close()
+
+
+async def test_a_node_list_of_another_form_stops_no_gateway(
+    gateway: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "FRESH_SECONDS", 0.0)
+    token = await token_of(gateway, "liar")
+    headers = {"Authorization": f"Bearer {token}", "Darkroom-Worker": "liar"}
+    for text in (b"x", b"[]", b'{"A": 1}', b"[" * 100_000):
+        packed, name = gzip.compress(text), hashlib.sha256(text).hexdigest()[:DIGEST_LENGTH]
+        told = {"entry": {"nodes": name}, "lists": {name: base64.b64encode(packed).decode()}}
+        reply = await gateway.post("/api/v1/worker/announcement", json=told, headers=headers)
+        assert reply.status_code == 200, reply.text
+        assert (await gateway.get("/queue-info")).status_code == 200
+    accepted = await gateway.post("/generate", json=body("one"))
+    assert accepted.status_code in (202, 422), accepted.text
