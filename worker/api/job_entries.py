@@ -7,19 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import Request
+from fastapi.responses import JSONResponse
 
 from darkroom.worker.api.results import services_of
 from darkroom.worker.concurrency.off_loop import off_loop
 from darkroom.worker.guard.identity.caller import Identity
 from darkroom.worker.guard.url_secrets import without_url_secrets
-from darkroom.worker.json.values import JsonObject
 from darkroom.worker.outputs.public import public_record
 from darkroom.worker.prompts.job_title import title_of
 from darkroom.worker.storage.job import Job
-from darkroom.worker.storage.job_list import Cursor, JobDetails, ListedJob
-
-STORED = "workflow"
-"""Parameter of a job that names the stored workflow that it is of."""
+from darkroom.worker.storage.job_list import SHOWN_FAILURE, Cursor, JobDetails, ListedJob
+from darkroom.worker.storage.job_search import STORED_WORKFLOW
 
 
 def entry_of(job: ListedJob, caller: Identity) -> dict[str, object]:
@@ -37,45 +35,50 @@ def entry_of(job: ListedJob, caller: Identity) -> dict[str, object]:
     return shown
 
 
-async def detailed_entries(request: Request, jobs: Sequence[ListedJob], caller: Identity) -> list[dict[str, object]]:
-    """Return the entries of listed jobs with their details. A job that went meanwhile has none."""
+async def detailed_page(
+    request: Request, jobs: Sequence[ListedJob], after: Cursor | None, caller: Identity
+) -> JSONResponse:
+    """Return the reply with listed jobs and their details. A job that went meanwhile is left out."""
     details = await services_of(request).jobs.store.details(jobs)
-    titles = await off_loop(True, _titles, {job_id: item.prompt for job_id, item in details.items()})
-    return [
-        entry_of(job, caller) | _details(request, job, details[job.id], titles[job.id])
-        for job in jobs
-        if job.id in details
-    ]
+    return await off_loop(True, _page, request, [job for job in jobs if job.id in details], details, after, caller)
+
+
+def _page(
+    request: Request,
+    jobs: Sequence[ListedJob],
+    details: Mapping[str, JobDetails],
+    after: Cursor | None,
+    caller: Identity,
+) -> JSONResponse:
+    entries = [entry_of(job, caller) | _details(request, job, details[job.id]) for job in jobs]
+    return JSONResponse({"jobs": entries, "next_cursor": None if after is None else after.text})
 
 
 def whole_entry(request: Request, job: Job, caller: Identity) -> dict[str, object]:
     """Return the entry of one job with its details and its prompt, if the caller may see that."""
-    failure = None if job.failure is None else {"status": job.failure.status, "code": job.failure.code}
+    failure = None if job.failure is None else {name: getattr(job.failure, name) for name in SHOWN_FAILURE}
+    cursor = Cursor(job.times.queued_at_ms, job.number)
     listed = ListedJob(
-        job.id,
-        job.asked_id,
-        job.owner,
-        job.state,
-        job.message,
-        job.metadata,
-        job.times.as_json(),
-        None if failure is None or job.failure is None else {**failure, "message": job.failure.message},
-        Cursor(job.times.queued_at_ms, job.number),
+        id=job.id,
+        asked_id=job.asked_id,
+        owner=job.owner,
+        state=job.state,
+        message=job.message,
+        metadata=job.metadata,
+        timings=job.times.as_json(),
+        failure=failure,
+        cursor=cursor,
     )
     prompt = without_url_secrets(dict(job.prompt))  # those of a job that has not ended
     details = JobDetails(job.request.modifier, job.request.parameters, prompt, job.outputs)
-    shown = entry_of(listed, caller) | _details(request, listed, details, title_of(prompt))
-    is_hidden = STORED in job.request.parameters and not caller.is_admin
+    shown = entry_of(listed, caller) | _details(request, listed, details)
+    is_hidden = STORED_WORKFLOW in job.request.parameters and not caller.is_admin
     return shown if is_hidden else shown | {"workflow_json": prompt}
 
 
-def _titles(prompts: Mapping[str, JsonObject]) -> dict[str, str]:
-    return {job_id: title_of(without_url_secrets(prompt)) for job_id, prompt in prompts.items()}
-
-
-def _details(request: Request, job: ListedJob, details: JobDetails, title: str) -> dict[str, Any]:
+def _details(request: Request, job: ListedJob, details: JobDetails) -> dict[str, Any]:
     return {
-        "title": title,
+        "title": title_of(without_url_secrets(dict(details.prompt))),
         "modifier": details.modifier,
         "parameters": dict(details.parameters),
         "output": [_public(request, job.id, record) for record in details.outputs] if job.state.is_terminal else [],

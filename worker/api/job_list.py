@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 
 from darkroom.worker.api.declared import refusals
-from darkroom.worker.api.job_entries import detailed_entries, entry_of, whole_entry
+from darkroom.worker.api.job_entries import detailed_page, entry_of, whole_entry
 from darkroom.worker.api.replies.jobs import Deletion, DetailedJobEntry, JobPage
 from darkroom.worker.api.replies.results import Result
 from darkroom.worker.api.results import check_caller, not_found, services_of
@@ -52,12 +52,13 @@ async def jobs(
     cursor: str = "",
     details: bool = False,
     search: Annotated[str, Query(max_length=200)] = "",
-) -> dict[str, Any]:
+) -> dict[str, Any] | Response:
     """Return a page of the caller's jobs, the newest first; an operator gets those of all callers, or of one `owner`.
 
     `state` may be repeated. `since_ms` and `before_ms` bound the arrival. `cursor` is the last page's `next_cursor`.
     With `details` a job has its title, what was asked and its outputs, too. `search` is a text in its prompt: a page
-    looks through 500 jobs, so it may be short of jobs and have a `next_cursor`. Both list at most 100 jobs.
+    looks through 500 jobs or 8 million characters, so it may be short of jobs and have a `next_cursor`. Both list at
+    most 100 jobs.
     """
     caller = check_caller(request)
     wanted = JobFilter(owners_of(caller, owner), tuple(dict.fromkeys(state or ())), since_ms, before_ms)
@@ -66,14 +67,11 @@ async def jobs(
         return await page_of(store, wanted, limit, cursor, caller)
     limit = min(limit, MAX_DETAILED)
     if search:
-        found, after = await store.search(wanted, search, _position(cursor), limit)
+        found, after = await store.search(wanted, search, _position(cursor), limit, in_stored_workflows=caller.is_admin)
     else:
         listed = await store.page(wanted, _position(cursor), limit + 1)
         found, after = listed[:limit], listed[limit - 1].cursor if len(listed) > limit else None
-    return {
-        "jobs": await detailed_entries(request, found, caller),
-        "next_cursor": None if after is None else after.text,
-    }
+    return await detailed_page(request, found, after, caller)
 
 
 @router.get(

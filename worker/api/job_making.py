@@ -338,7 +338,7 @@ async def _prompt_checked_by(
     checks = checks or engine
     try:
         object_info = await checks.known_object_info()
-        defaults = await _defaults(services.requests, parsed.input, engine, object_info)
+        defaults = await defaults_of(services.requests, parsed.input, engine, object_info)
         prompt: JsonObject = build_prompt(services.requests, parsed.input, defaults)
         overrides, inputs, stored = parsed.input.overrides, parsed.input.inputs, parsed.stored
         named = None if stored is None else stored.places
@@ -433,7 +433,7 @@ async def price_of(services: Services, work: PromptWork, engine: EngineClient, p
     return await off_loop(is_large, priced, work, families)
 
 
-async def _defaults(
+async def defaults_of(
     requests: RequestServices, parsed: GenerateInput, engine: EngineClient, object_info: JsonObject
 ) -> ModifierDefaults:
     """Return the defaults of the request's modifier; none for a workflow and for an unknown modifier."""

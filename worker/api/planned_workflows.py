@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from darkroom.worker.api.job_making import build_prompt
+from darkroom.worker.api.job_making import build_prompt, defaults_of
 from darkroom.worker.api.schemas import GenerateInput
 from darkroom.worker.api.services import Services
 from darkroom.worker.api.workflow_bodies import checked_workflow
+from darkroom.worker.concurrency.off_loop import needs_thread, off_loop
 from darkroom.worker.engines.client.client import EngineClient
 from darkroom.worker.json.values import JsonObject, object_at
-from darkroom.worker.prompts.modifier_defaults import ModifierDefaults, checkpoints_of, find_defaults
 from darkroom.worker.prompts.random_values import resolve
 
 
@@ -22,9 +22,6 @@ async def workflow_to_plan(services: Services, engine: EngineClient, body: JsonO
     if not isinstance(name, str) or not name:
         return await checked_workflow(services, body, size_bytes)
     asked = GenerateInput(modifier=name, modifications=dict(object_at(given, "modifications")))
-    modifiers, defaults = services.requests.modifiers, ModifierDefaults()
-    if name in modifiers.names():
-        checkpoints = checkpoints_of(await engine.known_object_info())
-        defaults = await find_defaults(engine, modifiers, checkpoints, name, asked.modifications)
-    prompt: JsonObject = resolve(build_prompt(services.requests, asked, defaults), lambda: 0)
-    return prompt
+    defaults = await defaults_of(services.requests, asked, engine, await engine.known_object_info())
+    prompt: JsonObject = build_prompt(services.requests, asked, defaults)
+    return await off_loop(needs_thread(prompt), resolve, prompt, lambda: 0)

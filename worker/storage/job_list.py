@@ -15,6 +15,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from darkroom.worker.concurrency.off_loop import off_loop
 from darkroom.worker.storage.database import JOBS
 from darkroom.worker.storage.job import JobState, JobTimes
 
@@ -22,8 +23,8 @@ Read = Callable[[sa.Select[Any]], Awaitable[list[sa.Row[Any]]]]
 """Returns the rows of a query."""
 
 SHOWN_FAILURE = ("status", "code", "message")
-SEARCHED = 500
-"""Jobs that one page of a search looks through."""
+DETAILED_AT_ONCE = 10
+"""Jobs whose details one query reads."""
 
 MAX_READ_LENGTH = 256 * 1024
 """Characters of a prompt that a search and the details of a list read: images within prompts may be large."""
@@ -104,53 +105,46 @@ async def read_page(
     `listed` is the table with the indexes of the list. Two queries: PostgreSQL plans the second one for the days of the
     page alone, since their times are in it.
     """
-    positions = await read(_positions_query(wanted, after, limit, listed))
-    return [listed_job(row) for row in await read(_rows_query(positions))] if positions else []
-
-
-async def search_page(
-    read: Read, wanted: JobFilter, text: str, after: Cursor | None, limit: int, listed: sa.Table = JOBS
-) -> tuple[list[ListedJob], Cursor | None]:
-    """Return up to `limit` jobs that pass the filter and whose prompts contain a text, in upper or lower case.
-
-    Looks through SEARCHED jobs at most, and returns the position from which to look on; None at the end of the list.
-    """
-    positions = await read(_positions_query(wanted, after, SEARCHED, listed))
-    if not positions:
-        return [], None
-    has_text = sa.func.substr(JOBS.c.prompt, 1, MAX_READ_LENGTH).icontains(json.dumps(text)[1:-1], autoescape=True)
-    rows = await read(_rows_query(positions).where(has_text).limit(limit + 1))
-    found = [listed_job(row) for row in rows[:limit]]
-    if len(rows) > limit:
-        return found, found[-1].cursor
-    last = positions[-1]
-    return found, Cursor(last.queued_ms, last.number) if len(positions) == SEARCHED else None
+    positions = await read(positions_query(wanted, after, limit, listed))
+    return [listed_job(row) for row in await read(rows_query(positions))] if positions else []
 
 
 async def read_details(read: Read, jobs: Sequence[ListedJob]) -> dict[str, JobDetails]:
-    """Return the details of listed jobs by their ids. A prompt or request above MAX_READ_LENGTH is left empty."""
-    if not jobs:
-        return {}
-    large = ("request", "prompt")
-    texts = [sa.func.substr(JOBS.c[name], 1, MAX_READ_LENGTH).label(name) for name in large]
-    times = [job.cursor.queued_ms for job in jobs]
-    query = sa.select(JOBS.c.id, JOBS.c.outputs, *texts).where(
-        JOBS.c.number.in_([job.cursor.number for job in jobs]), JOBS.c.queued_ms.between(min(times), max(times))
-    )
+    """Return the details of listed jobs by their ids. A prompt or request above MAX_READ_LENGTH is left empty.
+
+    Reads a few jobs at a time, so that other queries have their turn between them.
+    """
+    found: dict[str, JobDetails] = {}
+    for start in range(0, len(jobs), DETAILED_AT_ONCE):
+        part = jobs[start : start + DETAILED_AT_ONCE]
+        times = [job.cursor.queued_ms for job in part]
+        query = sa.select(JOBS.c.id, JOBS.c.outputs, *(first_characters(name) for name in ("request", "prompt"))).where(
+            JOBS.c.number.in_([job.cursor.number for job in part]), JOBS.c.queued_ms.between(min(times), max(times))
+        )
+        found |= await off_loop(True, _parsed_details, await read(query))
+    return found
+
+
+def _parsed_details(rows: Sequence[sa.Row[Any]]) -> dict[str, JobDetails]:
     found = {}
-    for row in await read(query):
-        request, prompt = (_whole(getattr(row, name)) for name in large)
+    for row in rows:
+        request = object_of(row.request)
         parameters = request.get("parameters")
         found[row.id] = JobDetails(
             modifier=str(request.get("modifier") or ""),
             parameters=parameters if isinstance(parameters, dict) else {},
-            prompt=prompt,
+            prompt=object_of(row.prompt),
             outputs=tuple(json.loads(row.outputs)),
         )
     return found
 
 
-def _whole(text: str) -> dict[str, Any]:
+def first_characters(column: str) -> sa.Label[str]:
+    """Return the first MAX_READ_LENGTH characters of a column of jobs, under its name."""
+    return sa.func.substr(JOBS.c[column], 1, MAX_READ_LENGTH).label(column)
+
+
+def object_of(text: str) -> dict[str, Any]:
     """Return the JSON object of a column; empty for a text that was cut off."""
     try:
         found = json.loads(text)
@@ -159,7 +153,7 @@ def _whole(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _rows_query(positions: Sequence[sa.Row[Any]]) -> sa.Select[Any]:
+def rows_query(positions: Sequence[sa.Row[Any]]) -> sa.Select[Any]:
     """Return the query of the jobs at the positions, the newest first."""
     columns = ("id", "asked_id", "owner", "state", "message", "metadata", "times", "failure", "queued_ms", "number")
     newest_ms, oldest_ms = positions[0].queued_ms, positions[-1].queued_ms
@@ -170,7 +164,7 @@ def _rows_query(positions: Sequence[sa.Row[Any]]) -> sa.Select[Any]:
     )
 
 
-def _positions_query(wanted: JobFilter, after: Cursor | None, limit: int, listed: sa.Table) -> sa.Select[Any]:
+def positions_query(wanted: JobFilter, after: Cursor | None, limit: int, listed: sa.Table) -> sa.Select[Any]:
     """Return the query of time and number of the page's jobs, from the indexes alone."""
     ranges = [
         _range(condition, wanted, after, limit, listed)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,8 @@ from darkroom.worker.storage.job_list import (
     ListedJob,
     read_details,
     read_page,
-    search_page,
 )
+from darkroom.worker.storage.job_search import search_page
 from darkroom.worker.storage.log_truncation import LogTruncation
 from darkroom.worker.storage.state_directory import StateDirectory
 from darkroom.worker.storage.webhook_rows import WebhookState, Write
@@ -196,10 +197,11 @@ class JobStore:
         return await read_page(self.read, wanted, after, limit, self.database.listed)
 
     async def search(
-        self, wanted: JobFilter, text: str, after: Cursor | None, limit: int
+        self, wanted: JobFilter, text: str, after: Cursor | None, limit: int, *, in_stored_workflows: bool
     ) -> tuple[list[ListedJob], Cursor | None]:
         """Return jobs on disk whose prompts contain a text, and where to look on. Raises DatabaseUnreachable."""
-        return await search_page(self.read, wanted, text, after, limit, self.database.listed)
+        find = partial(search_page, in_stored_workflows=in_stored_workflows, listed=self.database.listed)
+        return await find(self.read, wanted, text, after, limit)
 
     async def details(self, jobs: Sequence[ListedJob]) -> dict[str, JobDetails]:
         """Return the details of listed jobs by their ids. Raises DatabaseUnreachable."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from darkroom.worker.storage import job_search
 from tests.fakes import FakeEngine, draw, fail, wait
 from tests.worker.receiver import Receiver
 from tests.worker.running_front import RunningFront, running_front, until
@@ -218,6 +219,38 @@ async def test_a_search_finds_prompts_and_goes_on_behind_what_it_looked_through(
     second = await listed(front, search="fox", limit=2, cursor=first["next_cursor"])
     assert (ids(second), second["next_cursor"]) == (["job-0"], None)
     assert (await front.http.get("/jobs", params={"search": "x" * 201})).status_code == 422
+
+
+async def test_a_search_ends_at_its_characters_and_goes_on_there(
+    front: RunningFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_search, "SEARCHED_AT_ONCE", 2)
+    monkeypatch.setattr(job_search, "SEARCHED_LENGTH", 10)
+    for number, text in enumerate(("a fox", "a cat", "a dog")):
+        await made(front, f"job-{number}", draw(text))
+    first = await listed(front, search="fox")
+    assert ids(first) == [] and first["next_cursor"]
+    second = await listed(front, search="fox", cursor=first["next_cursor"])
+    assert (ids(second), second["next_cursor"]) == (["job-0"], None)
+
+
+async def test_a_search_does_not_find_what_its_caller_may_not_read(tmp_path: Path, engine: FakeEngine) -> None:
+    async with running_front(tmp_path, engine, **KEYS) as front:
+        stored = {"workflow_json": draw("of the house"), "inputs": {}}
+        assert (await front.http.put("/workflows/poster", json=stored, headers=OPS)).status_code == 201
+        signed = {"workflow_json": draw("http://example.org/a.png?token=abc"), "request_id": "signed"}
+        first = [{"workflow_json": wait(), "request_id": name} for name in ("running", "handed")]
+        for given in (*first, {"workflow": "poster", "request_id": "ours"}, signed):
+            assert (await front.http.post("/generate", json={"input": given}, headers=SHOP)).status_code in (200, 202)
+
+        async def found(text: str, key: dict[str, str]) -> list[str]:
+            page = (await front.http.get("/jobs", params={"search": text}, headers=key)).json()
+            return [job["id"].rpartition("/")[2] for job in page["jobs"]]
+
+        assert await found("the house", SHOP) == [] and await found("the house", OPS) == ["ours"]
+        assert await found("example.org", SHOP) == ["signed"] and await found("token=a", SHOP) == []
+        for name in ("signed", "ours", "handed", "running"):
+            await front.http.post(f"/cancel/{name}", headers=SHOP)
 
 
 async def test_the_prompt_of_a_stored_workflows_job_is_for_operators(tmp_path: Path, engine: FakeEngine) -> None:

@@ -19,7 +19,8 @@ export class Gallery {
     this.cards = [];
     this.filter = {};
     this.cursor = null;
-    this.number = 0; // of the last search: a slow answer to an older one is dropped
+    this.number = 0; // of the last filter: a slow answer for an older one is dropped
+    this.sought = new Set(); // jobs of the queue that were looked for: some may be on older pages
     this.notes = new Map(stored().map((entry) => [entry.id, entry]));
     this.running = 0;
     this.waiting = [];
@@ -58,7 +59,7 @@ export class Gallery {
   }
 
   async #read(cursor, isFresh = false) {
-    this.number += 1;
+    if (isFresh) this.number += 1;
     const number = this.number;
     const { search, states = [] } = this.filter;
     const query = new URLSearchParams({ details: true, limit: PAGE, ...(search && { search }), ...(cursor && { cursor }) });
@@ -97,7 +98,9 @@ export class Gallery {
     const byId = new Map(this.cards.map((card) => [card.id, card]));
     for (const job of jobs) byId.get(job.id)?.showQueued(job);
     const isFiltered = this.filter.search || this.filter.states?.length;
-    if (!isFiltered && jobs.some((job) => !byId.has(job.id))) this.recall().catch(() => {});
+    const isNew = jobs.some((job) => !byId.has(job.id) && !this.sought.has(job.id));
+    this.sought = new Set(jobs.map((job) => job.id));
+    if (!isFiltered && isNew) this.recall().catch(() => {});
   }
 
   /** Return the card beside another that has results; undefined at the ends. */
