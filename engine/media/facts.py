@@ -1,7 +1,7 @@
-"""Size, frames, duration, rates and first frame of videos and audio: `python -m darkroom.engine media-facts FILE…`.
+"""Size, frames, rates, first frame and waveform of videos and audio: `python -m darkroom.engine media-facts FILE…`.
 
 A process of its own, so that whoever asks does not read media itself. The number of frames and the duration are the
-container's, else those of the packets; nothing but a first frame is decoded.
+container's, else those of the packets; nothing but a first frame or a waveform is decoded.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from darkroom.engine.media.limits import MICROSECONDS
 from darkroom.engine.media.opened import BadMedia, opened_for_reading
 from darkroom.engine.media.process_limits import lower_limits
+from darkroom.engine.media.waveform_image import write_waveform
 
 COMMAND = "media-facts"
 MAX_MEMORY_BYTES = 2 << 30
@@ -82,11 +83,14 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog=f"python -m darkroom.engine {COMMAND}")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--first-frame", type=Path, metavar="PNG", help="write the first frame of the first file")
+    parser.add_argument("--waveform", type=Path, metavar="PNG", help="write an image of the first file's waveform")
     given = parser.parse_args(arguments)
     _limit_process()
     try:
         if given.first_frame is not None:
             write_first_frame(given.files[0], given.first_frame)
+        if given.waveform is not None:
+            write_waveform(given.files[0], given.waveform)
     except BadMedia as error:
         sys.stderr.write(f"{error}\n")
         return 1

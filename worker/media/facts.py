@@ -1,4 +1,4 @@
-"""Size, frames, duration and rates of videos and audio, and a video's first frame. Blocking: call it in a thread.
+"""Facts of videos and audio, a video's first frame, and waveforms. Blocking: call it in a thread.
 
 Media are read by a child process without our environment: FFmpeg's demuxers are large, and files come from node packs.
 """
@@ -36,6 +36,10 @@ def is_media(media_type: object) -> bool:
 
 def is_video(media_type: object) -> bool:
     return isinstance(media_type, str) and media_type.startswith("video/")
+
+
+def is_audio(media_type: object) -> bool:
+    return isinstance(media_type, str) and media_type.startswith("audio/")
 
 
 def with_media_facts(records: Sequence[tuple[Mapping[str, Any], Path | None]]) -> list[dict[str, Any]]:
@@ -78,6 +82,11 @@ def _read_facts(files: Sequence[Path]) -> list[dict[str, Any] | None]:
 def write_first_frame(source: Path, target: Path) -> None:
     """Write the first frame of a video as PNG. Raises UnreadableMedia."""
     _run("--first-frame", str(target), str(source))
+
+
+def write_waveform(source: Path, target: Path) -> None:
+    """Write an image of the waveform of an audio file as PNG. Raises UnreadableMedia."""
+    _run("--waveform", str(target), str(source))
 
 
 def _run(*arguments: str) -> str:

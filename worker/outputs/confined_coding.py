@@ -6,12 +6,12 @@ needs no process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from darkroom.worker.media.facts import UnreadableMedia, write_first_frame
+from darkroom.worker.media.facts import UnreadableMedia, write_first_frame, write_waveform
 from darkroom.worker.media.process.processes import MediaJobFailed, MediaProcesses
 from darkroom.worker.outputs.audio_tags import TAGGED_TYPES
 from darkroom.worker.outputs.convert import ConversionFailed, Size
@@ -48,14 +48,23 @@ class ConfinedCoding:
 
     def make_video_thumbnail(self, source: Path, target: Path, longer_side_px: int) -> Size:
         """Write a WebP thumbnail of a video's first frame, never larger than it is. Raises ConversionFailed."""
-        frame = target.with_suffix(".frame.png")
+        return self._make_by_image(write_first_frame, source, target, longer_side_px)
+
+    def make_audio_thumbnail(self, source: Path, target: Path, longer_side_px: int) -> Size:
+        """Write a WebP image of the waveform of an audio file. Raises ConversionFailed."""
+        return self._make_by_image(write_waveform, source, target, longer_side_px)
+
+    def _make_by_image(
+        self, write_image: Callable[[Path, Path], None], source: Path, target: Path, longer_side_px: int
+    ) -> Size:
+        image = target.with_suffix(".image.png")
         try:
-            write_first_frame(source, frame)
-            return self.make_thumbnail(frame, target, longer_side_px)
+            write_image(source, image)
+            return self.make_thumbnail(image, target, longer_side_px)
         except UnreadableMedia as error:
             raise ConversionFailed(f"no thumbnail can be made: {error}") from None
         finally:
-            frame.unlink(missing_ok=True)
+            image.unlink(missing_ok=True)
 
     def change_metadata(
         self, source: Path, target: Path, media_type: str, level: MetadataLevel, texts: Mapping[str, str]

@@ -6,15 +6,15 @@ after a crash. The results are stored in `delivered/` and `thumbnails/` below th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from darkroom.worker.json.values import JsonObject
-from darkroom.worker.media.facts import is_video
+from darkroom.worker.media.facts import is_audio, is_media, is_video
 from darkroom.worker.outputs.confined_coding import ConfinedCoding
-from darkroom.worker.outputs.convert import EXTENSIONS, ConversionFailed, reason
+from darkroom.worker.outputs.convert import EXTENSIONS, ConversionFailed, Size, reason
 from darkroom.worker.outputs.embedded import wanted_texts
 from darkroom.worker.outputs.options import ImageFormat, MetadataLevel, OutputOptions
 from darkroom.worker.outputs.strip_metadata import UNTOUCHED_TYPES
@@ -57,9 +57,12 @@ def delivered_names(records: Sequence[JsonObject], options: OutputOptions) -> li
 
 
 def needs_processing(record: JsonObject, level: MetadataLevel) -> bool:
-    """Return True if an output could need processing: an image or video, or a file that may contain metadata. Pure."""
-    is_seen = _is_image(record) or is_video(record.get("media_type"))
-    return bool(record.get("path")) and (is_seen or level != "full")
+    """Return True if an output could need processing: one with a thumbnail, or a file that may have metadata. Pure."""
+    return bool(record.get("path")) and (_has_thumbnail(record) or level != "full")
+
+
+def _has_thumbnail(record: JsonObject) -> bool:
+    return _is_image(record) or is_media(record.get("media_type"))
 
 
 def _is_image(record: JsonObject) -> bool:
@@ -92,8 +95,7 @@ def process_output(record: JsonObject, name: str, folder: Path, wanted: Processi
         made |= _converted(source, folder, name, form, wanted)
     if made["path"] == record["path"]:
         made |= _with_metadata(source, folder, Path(name).stem + source.suffix, media_type, wanted)
-    is_seen = _is_image(record) or is_video(media_type)
-    if wanted.options.thumbnail_size is not None and is_seen:
+    if wanted.options.thumbnail_size is not None and _has_thumbnail(record):
         made |= _thumbnail(
             record, folder, f"{Path(name).stem}_thumb.webp", wanted.options.thumbnail_size, wanted.coding
         )
@@ -131,13 +133,18 @@ def _thumbnail(record: JsonObject, folder: Path, name: str, size: int, coding: C
     target.parent.mkdir(mode=0o700, exist_ok=True)
     try:
         source = folder / str(record["path"])
-        make = coding.make_video_thumbnail if is_video(record.get("media_type")) else coding.make_thumbnail
-        made = make(source, target, size)
+        made = _thumbnail_maker(coding, record.get("media_type"))(source, target, size)
     except ConversionFailed as failed:
         return {"thumbnail_error": str(failed)}
     fields = _file_fields(folder, target, MEDIA_TYPES["webp"])
     place = {key: record.get(key) for key in ("subfolder", "node_id")}
     return {"thumbnail": {"filename": name, "width": made.width_px, "height": made.height_px} | place | fields}
+
+
+def _thumbnail_maker(coding: ConfinedCoding, media_type: object) -> Callable[[Path, Path, int], Size]:
+    if is_audio(media_type):
+        return coding.make_audio_thumbnail
+    return coding.make_video_thumbnail if is_video(media_type) else coding.make_thumbnail
 
 
 def _file_fields(folder: Path, path: Path, media_type: str) -> OutputRecord:

@@ -113,8 +113,8 @@ def test_a_file_whose_metadata_are_wanted_is_delivered_itself(tmp_path: Path, na
     kind, codec, _ = MEDIA[name]
     path = written(tmp_path / name, codec, kind)
     found = delivered(path, "full", format="webp", thumbnail_size=64)
-    thumbnail = found.pop("thumbnail", {"media_type": None})
-    assert thumbnail["media_type"] == ("image/webp" if kind == "video" else None)
+    thumbnail = found.pop("thumbnail")
+    assert thumbnail["media_type"] == "image/webp" and thumbnail["width"] == (32 if kind == "video" else 64)
     assert found == record(path)
 
 

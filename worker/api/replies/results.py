@@ -13,7 +13,7 @@ from darkroom.worker.storage.job import JobState
 
 
 class Thumbnail(Reply):
-    """The thumbnail of an image."""
+    """The thumbnail of an image, of a video's first frame, or of the waveform of audio."""
 
     filename: str
     width: int
