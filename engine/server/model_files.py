@@ -8,6 +8,8 @@ from pathlib import Path
 
 from aiohttp import web
 
+from darkroom.engine.server.folders import is_unsafe_name
+from darkroom.engine.server.model_previews import preview_of
 from darkroom.engine.server.services import services
 
 
@@ -36,7 +38,27 @@ def _described(roots: list[Path], names: list[str]) -> list[dict[str, object]]:
 
 
 async def get_model_preview(request: web.Request) -> web.Response:
-    raise web.HTTPNotFound(text="")
+    """Send the preview image of a model file as WebP; 404 without one.
+
+    `longer_side` makes it smaller. 400 or 403 for names that climb out of the folder.
+    """
+    engine = await services(request).start.engine()
+    kind, name = request.match_info["folder"], request.match_info["file"]
+    if kind not in engine.folders.kinds():
+        raise web.HTTPNotFound(text="")
+    side = request.query.get("longer_side", "")
+    if not name or not request.match_info["index"].isdecimal() or (side and not side.isdecimal()):
+        raise web.HTTPBadRequest(text="")
+    roots, index = engine.folders.roots(kind), int(request.match_info["index"])
+    if index >= len(roots):
+        raise web.HTTPNotFound(text="")
+    if is_unsafe_name(name):
+        raise web.HTTPForbidden(text="")
+    longer_side_px = max(1, int(side)) if side else None
+    body = await asyncio.to_thread(preview_of, roots[index] / name, roots[index], longer_side_px)
+    if body is None:
+        raise web.HTTPNotFound(text="")
+    return web.Response(body=body, content_type="image/webp")
 
 
 async def get_folder_paths(request: web.Request) -> web.Response:

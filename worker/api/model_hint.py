@@ -1,4 +1,4 @@
-"""GET /models/hint: which model files this worker has at which level, for gateways and autoscalers that route by it."""
+"""GET /models/hint: model files by level, for those that route by it. GET /models/preview: a model's image."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
 
 from darkroom.worker.api.declared import refusals
 from darkroom.worker.api.replies.plan import ModelHints
@@ -19,6 +20,7 @@ router = APIRouter(tags=["worker"])
 
 MEMORY_SECONDS: Final = 2.0
 MAX_NAMES: Final = 100
+PREVIEW_PX: Final = 256
 
 
 @router.get(
@@ -61,6 +63,34 @@ async def hint(
             for item in name
         },
     }
+
+
+@router.get(
+    "/models/preview",
+    operation_id="get_model_preview",
+    response_class=Response,
+    responses={
+        200: {"content": {"image/webp": {}}},
+        204: {"description": "The file has no preview image"},
+        **refusals(401, 403, 422, 429),
+    },
+)
+async def preview(
+    request: Request,
+    folder: Annotated[str, Query(min_length=1, max_length=100, description="Kind of model, such as `loras`")],
+    name: Annotated[str, Query(min_length=1, max_length=1000, description="File below that folder")],
+) -> Response:
+    """Return the image that lies beside a model file, or within it, at most 256 px large; 204 without one."""
+    check_caller(request)
+    engine = services_of(request).engines.pool.any_client
+    try:
+        image = await engine.calls.model_preview(folder, name, PREVIEW_PX)
+    except EngineUnreachable:
+        image = None
+    headers = {"Cache-Control": "private, max-age=300"}
+    if image is None:
+        return Response(status_code=204, headers=headers)
+    return Response(image, media_type="image/webp", headers=headers)
 
 
 def _level_in_memory(name: str, loaded: list[dict[str, Any]]) -> str:

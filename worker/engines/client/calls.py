@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
+from urllib.parse import quote
 
 import structlog
 
@@ -18,6 +19,7 @@ from darkroom.worker.errors import EngineAnswerInvalid, EngineUnreachable
 
 FAULT_SECONDS = 60.0  # for which an answer that was not valid counts, unless a valid one of its route comes
 SMALL_ANSWER_BYTES = 1024 * 1024  # of routes that say little
+MAX_PREVIEW_BYTES = 4 * 1024 * 1024
 ASK_SECONDS = 600.0  # reading a model from a slow disk takes minutes
 
 log = structlog.get_logger("engine.client")
@@ -107,6 +109,16 @@ class EngineCalls:
         """Return the folders of each kind of model; empty for an engine that does not report them."""
         reply = await self._http.request("GET", "/experiment/models")
         return parse_folders(await reply.json_value()) if reply.status == 200 else {}
+
+    async def model_preview(self, kind: str, name: str, longer_side_px: int) -> bytes | None:
+        """Return the preview image of a model file as WebP, None without one. Raises EngineUnreachable."""
+        place = "/".join(quote(part, safe="") for part in name.split("/"))
+        for index in range(len((await self.model_folders()).get(kind, ()))):
+            path = f"/experiment/models/preview/{quote(kind, safe='')}/{index}/{place}?longer_side={longer_side_px}"
+            reply = await self._http.request("GET", path, max_bytes=MAX_PREVIEW_BYTES)
+            if reply.status == 200 and reply.body[:4] == b"RIFF" and reply.body[8:12] == b"WEBP":
+                return reply.body
+        return None
 
     async def metrics_text(self) -> str | None:
         """Return the engine's own metrics in Prometheus' text format; None from an engine that has none."""
