@@ -34,7 +34,7 @@ def test_a_visitor_draws_sees_it_grow_draws_again_and_finds_both_later(browser: 
         page.keyboard.press("Control+Enter")
         guest.wait_for(".card .preview")
         guest.keep_image("page_drawing")
-        guest.wait_for(".card.done")
+        guest.wait_with_frames(".card.done", "page_run")
 
         page.click(".card .open")
         guest.wait_for("dialog[open] .stage img")

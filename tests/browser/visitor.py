@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from PIL import Image
 from playwright.sync_api import Browser, ConsoleMessage, Page
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
+ANIMATION_PX, FRAME_MS, LAST_FRAMES = 800, 200, 10
 SECONDS = 90.0
 """For an image of the demo model on a busy machine."""
 
@@ -32,6 +36,25 @@ class Visitor:
         """Write the page as an image of the documentation where WRITE_PICTURES is set."""
         if os.environ.get("WRITE_PICTURES"):
             self.page.screenshot(path=IMAGES / f"{name}.jpg", type="jpeg", quality=80)
+
+    def wait_with_frames(self, selector: str, name: str) -> None:
+        """Wait until an element is visible; where WRITE_PICTURES is set, write what is seen meanwhile as animation."""
+        if not os.environ.get("WRITE_PICTURES"):
+            return self.wait_for(selector)
+        frames: list[Image.Image] = []
+        until = time.monotonic() + SECONDS
+        while not self.page.locator(selector).count() and time.monotonic() < until:
+            frames.append(self._frame())
+        frames += [self._frame()] * LAST_FRAMES
+        frames[0].save(
+            IMAGES / f"{name}.webp", save_all=True, append_images=frames[1:], duration=FRAME_MS, loop=0, quality=60
+        )
+        return None
+
+    def _frame(self) -> Image.Image:
+        image = Image.open(io.BytesIO(self.page.screenshot(type="jpeg", quality=90)))
+        image.thumbnail((ANIMATION_PX, ANIMATION_PX), Image.Resampling.LANCZOS)
+        return image
 
 
 @contextmanager

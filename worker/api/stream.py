@@ -113,6 +113,7 @@ def _snapshot(jobs: JobServices, job: Job) -> dict[str, object]:
         "message": job.message,
         "attempt": job.attempt,
         "progress": job.progress.as_json(),
+        "expected_run_seconds": round(jobs.run_clock.seconds_of(job.cost), 1) or None,
         "queue_info": jobs.queue_info.sizes(),
         "queue_position": jobs.queue_info.position_of(job),
         "output_count": len(job.outputs),

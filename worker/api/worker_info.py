@@ -43,6 +43,7 @@ async def worker(request: Request) -> dict[str, Any]:
         "is_demo_only": [item["name"] for item in checkpoints] == [DEMO_CHECKPOINT],
         "benchmark": _measured(services.engines.qualification),
         "jobs": _pace(services.jobs.run_clock),
+        "price_per_hour": services.engines.price_per_hour or None,
         "caller": {
             "key_name": "" if caller is None else caller.key_name,
             "scopes": [] if caller is None else sorted(scope.value for scope in caller.scopes),

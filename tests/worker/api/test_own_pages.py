@@ -34,7 +34,8 @@ def test_each_page_is_small_with_all_that_it_loads_and_no_script_is_long() -> No
 
 
 def test_every_module_that_a_script_imports_is_there_and_every_script_is_used() -> None:
-    imported = {name for path in FOLDER.glob("*.js") for name in re.findall(r'from "\./([^"]+)"', path.read_text())}
+    pattern = r'(?:from |import\()"\./([^"]+)"'
+    imported = {name for path in FOLDER.glob("*.js") for name in re.findall(pattern, path.read_text())}
     loaded = {
         name for path in FOLDER.glob("*.html") for name in re.findall(r'src="[^"]*page/([^"]+\.js)"', path.read_text())
     }

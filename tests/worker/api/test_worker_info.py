@@ -19,6 +19,12 @@ async def test_a_worker_names_its_devices_and_what_the_caller_may_do(front: Runn
     assert (engine["state"], engine["memory"]) == ("up", None)
 
 
+async def test_the_price_of_an_hour_is_told_where_it_is_set(tmp_path: Path, engine: FakeEngine) -> None:
+    async with running_front(tmp_path, engine, worker_price_per_hour=0.4) as front:
+        assert (await front.http.get("/worker")).json()["price_per_hour"] == 0.4
+        assert (await front.http.get("/models/preview", params={"folder": "loras", "name": "a"})).status_code == 204
+
+
 async def test_the_pace_of_jobs_is_told_and_kept_over_a_restart(tmp_path: Path, engine: FakeEngine) -> None:
     async with running_front(tmp_path, engine) as front:
         body = {"input": {"workflow_json": draw()}}

@@ -75,6 +75,13 @@ export async function ask(path, options = {}) {
   return found;
 }
 
+/** Ask a route for a file. Throws Refusal. */
+export async function blob(path) {
+  const reply = await send(path, {});
+  if (!reply.ok) throw refusalOf(null, reply.status);
+  return reply.blob();
+}
+
 const FIRST_PAUSE_MS = 1000;
 const LONGEST_PAUSE_MS = 8000;
 

@@ -63,6 +63,7 @@ export function fieldsOfForm({ fields, choices }, named = {}) {
     about: `${item.title}: ${item.input}${item.schema.description ? `\n${item.schema.description}` : ""}`,
     choices: choices[item.choices] ?? [],
     isList: Boolean(item.choices || item.folder),
+    folder: item.folder,
     isText: Boolean(item.schema.isMultiline),
     group: item.title,
     isMain: names.length ? chosen.has(item.target) : item.is_main,

@@ -2,6 +2,7 @@
 
 import { ask, key } from "./api.js";
 import { at, bytes, duration, make, plural } from "./dom.js";
+import { price } from "./price.js";
 
 const QUEUE_MS = 5000;
 
@@ -36,6 +37,7 @@ export class Head {
   async read() {
     const worker = await ask("worker");
     const { benchmark, caller, jobs } = worker;
+    price.perHour = worker.price_per_hour;
     const facts = [worker.devices.map(nameOf).join(", ") || "no engine yet"];
     if (jobs.seconds_per_file) facts.push(`${duration(jobs.seconds_per_file)} an image, of the last ${plural(jobs.num_jobs, "job")}`);
     facts.push(plural(worker.checkpoints.length, "checkpoint"));

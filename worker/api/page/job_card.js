@@ -2,11 +2,14 @@
 
 import { Refusal, ask, events, pauseBefore, refusalOf } from "./api.js";
 import { duration, make, show } from "./dom.js";
+import { costOfRun } from "./price.js";
+import { Turntable } from "./turntable.js";
 
 const MEDIA = [
   ["img", /\.(png|jpe?g|webp|avif|gif|svg)$/i],
   ["video", /\.(mp4|webm|mov|mkv)$/i],
   ["audio", /\.(mp3|wav|flac|ogg|opus|m4a)$/i],
+  ["model", /\.glb$/i],
 ];
 const USUAL_MESSAGE = "Processing complete.";
 
@@ -21,9 +24,13 @@ export function shown(output, isLarge = false) {
   if (!output.url) return null;
   const tag = MEDIA.find(([, pattern]) => pattern.test(output.filename))?.[0];
   if (!tag) return null;
+  if (tag === "model") return new Turntable(output.url, output.filename, isLarge).element;
   const source = isLarge ? output.url : (output.thumbnail?.url ?? output.url);
   if (tag === "img") return make("img", { src: source, alt: output.filename, loading: "lazy" });
-  return make(tag, { src: output.url, controls: true, muted: !isLarge, preload: "metadata" });
+  const player = make(tag, { src: output.url, controls: true, muted: !isLarge && tag === "video", preload: "metadata" });
+  if (tag === "video" || !output.thumbnail?.url) return player;
+  const wave = make("img", { src: output.thumbnail.url, alt: `Waveform of ${output.filename}`, loading: "lazy" });
+  return make("div", { className: "sound" }, wave, player);
 }
 
 /** Return true for an output that a page shows as an image. */
@@ -37,6 +44,7 @@ export class JobCard {
     this.entry = entry;
     this.turn = turn;
     this.began = null; // when the first progress was seen, and its per cent
+    this.expected = null; // seconds of its run, by the pace of the worker's last jobs
     this.result = null;
     this.isTaken = false;
     this.needsKey = false;
@@ -163,12 +171,15 @@ export class JobCard {
     const wait = event.queue_position?.estimated_wait_time ?? 0;
     const percent = event.progress?.percent ?? 0;
     let words = event.message ?? event.status;
+    this.expected = event.expected_run_seconds ?? this.expected;
     if (event.status === "generating" && percent > 0) {
       const { value, max, node_class: node } = event.progress;
       const step = max > 1 ? `Step ${value} of ${max}` : "";
       words = [step, node, this.#left(percent)].filter(Boolean).join(" · ") || words;
     } else if (place > 1) {
       words = `Waiting: number ${place}${wait >= 1 ? `, about ${duration(wait)}` : ""}`;
+    } else if (event.status === "generating" && this.expected >= 1) {
+      words = `${words} · about ${duration(this.expected)}`;
     } else if (event.status === "queued" || event.status === "pending") {
       words = "Waiting";
     }
@@ -176,13 +187,13 @@ export class JobCard {
     if (event.preview) this.#preview(event.preview);
   }
 
-  /** Return the time that is left in words, by the pace of this run since it was first seen. */
+  /** Return the time that is left in words: by the pace of this run since it was first seen, else by earlier jobs. */
   #left(percent) {
     const now = performance.now();
     if (!this.began || percent < this.began.percent) this.began = { at: now, percent };
     const done = percent - this.began.percent;
-    if (done < 5) return "";
-    const seconds = ((now - this.began.at) / 1000) * ((100 - percent) / done);
+    const perCent = done < 5 ? (this.expected ?? 0) / 100 : (now - this.began.at) / 1000 / done;
+    const seconds = perCent * (100 - percent);
     return seconds >= 1 ? `${duration(seconds)} left` : "";
   }
 
@@ -220,13 +231,14 @@ export class JobCard {
       const files = make("p", { className: "note" }, this.outputs.map((output) => output.filename).join(", "));
       const first = shownOutputs[0] ?? files;
       this.image.replaceChildren(first);
-      if (first.controls) { // what has controls of its own is not within the button
+      if (first.controls || first.matches(".sound")) { // what has controls of its own is not within the button
         this.openButton.before(this.image);
         this.openButton.textContent = "Open";
       }
       if (this.outputs.length > 1) this.image.append(make("span", { className: "count" }, `${this.outputs.length}`));
       const { total_ms: total, generation_ms: drawing } = result.timings ?? {};
-      show(this.status, `${this.entry.modifier}${total ? ` · ${duration((drawing || total) / 1000)}` : ""}`);
+      const facts = [this.entry.modifier, total && duration((drawing || total) / 1000), costOfRun(result.timings)];
+      show(this.status, facts.filter(Boolean).join(" · "));
       show(this.remarks, remarksOf(result).join("\n"));
       this.remarks.title = this.remarks.textContent;
       this.element.classList.add("done");

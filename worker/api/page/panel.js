@@ -28,7 +28,7 @@ export class Panel {
     this.modifiers = new Map();
     this.examples = new Map();
     this.number = 0; // of the last choice: a slow answer to an older one is dropped
-    this.plan = new PlanNote(at("cost"), at("lacks"));
+    this.plan = new PlanNote(at("cost"), at("lacks"), isOperator, () => this.#again().catch(onRefusal));
     this.picker = new ImageField({ media: FILES }, "field-workflow");
     this.picker.input.addEventListener("input", (event) => {
       event.stopPropagation();
@@ -164,6 +164,17 @@ export class Panel {
       this.onRefusal(refusal);
       await this.plan.lookAtDocument(workflow);
     }
+  }
+
+  /** Read the form anew, with the models that came; what was filled in stays. */
+  async #again() {
+    const { recipe, form } = this;
+    if (!recipe) return this.picker.file && this.#openFile();
+    const [values, files] = [form.values(() => RANDOM), form.files()];
+    const fresh = recipe.prompt ? await recipeOfWorkflow(recipe.key, recipe.label, JSON.stringify(recipe.prompt), recipe.about) : recipe;
+    if (this.recipe !== recipe) return;
+    this.open(fresh, values);
+    this.form.choose(files);
   }
 
   #look() {

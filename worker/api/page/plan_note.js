@@ -2,14 +2,18 @@
 
 import { ask } from "./api.js";
 import { bytes, duration, make, plural } from "./dom.js";
+import { Fetching } from "./fetching.js";
 import { inputOfRecipe, promptWith } from "./recipes.js";
 
 const PAUSE_MS = 500;
 const MAX_LISTED = 30;
 
 export class PlanNote {
-  /** `cost` is a line beside the button, `lacks` a list above it. */
-  constructor(cost, lacks) {
+  /** `cost` is a line beside the button, `lacks` a list above it; `isOperator()` says whether the visitor may fetch
+   * models, `onHere()` is called when they are here. */
+  constructor(cost, lacks, isOperator, onHere) {
+    this.isOperator = isOperator;
+    this.fetching = new Fetching(onHere);
     this.cost = cost;
     this.lacks = lacks;
     this.number = 0;
@@ -51,7 +55,8 @@ export class PlanNote {
     this.estimate = plan.estimate;
     this.cost.textContent = costOf(plan.estimate);
     this.cost.title = plan.estimate.source ?? "";
-    this.lacks.replaceChildren(...listOf(plan, files));
+    const offer = this.isOperator() ? this.fetching.offer(plan.models) : null;
+    this.lacks.replaceChildren(...listOf(plan, files), ...(offer ? [offer] : []));
   }
 }
 

@@ -1,5 +1,6 @@
 /** A form of fields (`fields.js`): what was filled in, and the problems at their fields. */
 
+import { browseButton } from "./browse.js";
 import { inputOf, randomSeed, valueOf, withDie } from "./controls.js";
 import { make } from "./dom.js";
 import { RANDOM } from "./fields.js";
@@ -42,7 +43,7 @@ export class SchemaForm {
     if (field.media && field.initial) control.fill(field.initial);
     const isWide = field.media || field.isText || field.isList;
     const label = make("label", { htmlFor: id, title: field.about }, field.label, field.isRequired ? " *" : "");
-    const shown = control instanceof ImageField ? control.element : field.isSeed ? withDie(control) : control;
+    const shown = control instanceof ImageField ? control.element : field.isSeed ? withDie(control) : withBrowser(field, control);
     return make("div", { className: isWide ? "field wide" : "field" }, label, shown, note);
   }
 
@@ -149,4 +150,9 @@ function grouped(fields) {
   const groups = new Map();
   for (const field of fields) groups.set(field.group, [...(groups.get(field.group) ?? []), field]);
   return groups;
+}
+
+/** Return a list of model files with the button that shows their images. */
+function withBrowser(field, control) {
+  return field.folder && field.choices.length ? make("div", { className: "joined" }, control, browseButton(field, control)) : control;
 }

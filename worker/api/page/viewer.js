@@ -3,6 +3,7 @@
 import { duration, make } from "./dom.js";
 import { save } from "./downloads.js";
 import { remarksOf, shown } from "./job_card.js";
+import { costOfRun } from "./price.js";
 
 export class Viewer {
   /** `onAgain(card)` draws once more with another seed, `onUse(card)` fills the form, `onInput(output)` puts an output
@@ -55,6 +56,7 @@ export class Viewer {
       ...(Object.keys(entry.modifications ?? {}).length ? [] : [["prompt", entry.title]]),
       ...Object.entries(entry.modifications ?? {}).map(([name, value]) => [entry.labels?.[name]?.toLowerCase() ?? name.replaceAll("_", " "), wordsOf(value)]),
       ["Time", timesOf(result.timings ?? {})],
+      ...(costOfRun(result.timings) ? [["Cost", costOfRun(result.timings)]] : []),
       ["Made at", new Date(entry.at).toLocaleString()],
       ["File", output.filename],
       ["Id", entry.id],

@@ -126,6 +126,9 @@ class StreamEvent(Reply):
     message: str | None = None
     attempt: int | None = None
     progress: Progress | None = None
+    expected_run_seconds: float | None = Field(
+        default=None, description="Seconds on the engine, by the worker's last jobs; null before the first."
+    )
     queue_info: QueueSizes | None = None
     queue_position: QueuePosition | None = None
     output_count: int | None = None

@@ -87,6 +87,7 @@ class WorkerInfo(Reply):
     is_demo_only: bool = Field(description="No checkpoint is installed but the built-in demo model")
     benchmark: MeasuredSpeed
     jobs: JobPace
+    price_per_hour: float | None = Field(description="`WORKER_PRICE_PER_HOUR`, null where it is not set")
     caller: CallerEntry
 
 
