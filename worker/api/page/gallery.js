@@ -10,6 +10,7 @@ import { JobCard } from "./job_card.js";
 const STORED = "darkroom.jobs";
 const MAX_STORED = 200;
 const PAGE = 24;
+const LOOKS_A_READ = 6;
 const STREAMS = 3; // a browser opens six connections at once, and others are needed
 const MAX_VALUE_LENGTH = 20_000; // of one parameter: an image within it would fill the storage
 
@@ -22,6 +23,7 @@ export class Gallery {
     this.number = 0; // of the last filter: a slow answer for an older one is dropped
     this.sought = new Set(); // jobs of the queue that were looked for: some may be on older pages
     this.notes = new Map(stored().map((entry) => [entry.id, entry]));
+    this.looks = 0;
     this.running = 0;
     this.waiting = [];
   }
@@ -99,8 +101,11 @@ export class Gallery {
     for (const job of jobs) byId.get(job.id)?.showQueued(job);
     const isFiltered = this.filter.search || this.filter.states?.length;
     const isNew = jobs.some((job) => !byId.has(job.id) && !this.sought.has(job.id));
-    this.sought = new Set(jobs.map((job) => job.id));
-    if (!isFiltered && isNew) this.recall().catch(() => {});
+    this.looks += 1; // jobs of others may begin and end between two looks at the queue
+    if (isFiltered || (!isNew && this.looks % LOOKS_A_READ)) return;
+    this.recall().then(() => {
+      this.sought = new Set(jobs.map((job) => job.id));
+    }, () => {});
   }
 
   /** Return the card beside another that has results; undefined at the ends. */
