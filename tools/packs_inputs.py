@@ -9,17 +9,18 @@ MAX_DEPTH = 4  # nodes behind one another that make a value of a pack's own type
 SMALL_PX = 64
 MAX_COUNT = 4
 # Of names of files: which are taken where a workflow's own is not there, the first that occurs.
-SMALL_FILES = ("tinyxl_base.", "tinyxl", "photo_a.png", "embed_a", "rrdb_x2", "vae_kl", "small", "sound_a", "video_a")
+SMALL_FILES = ("sd15_small.", "control_small.", "lora_a", "photo_a.png", "embed_a", "rrdb_x2", "vae_kl", "small", "sound_a", "video_a")
 # Beginnings and parts of names of whole numbers that are sizes in pixels, or counts.
 SIZES = ("width", "height", "size", "resolution", "side", "length_px", "tile_w", "tile_h")
 NOT_SIZES = ("font", "grid", "batch", "kernel", "stroke", "line", "blur", "shadow", "max_", "scale", "point", "chunk")
 COUNTS = ("steps", "batch_size", "frames", "length", "frame_load_cap", "num_frames", "multiplier", "iterations", "cycle")
 NEUTRAL: Mapping[str, Any] = {"INT": 1, "FLOAT": 1.0, "STRING": "a red fox", "BOOLEAN": False}
+PRIMITIVES = {"INT": "Int", "FLOAT": "Float", "STRING": "String", "BOOLEAN": "Boolean"}  # ends of nodes' names
 # Nodes that make a value of a type: a value in capitals is a link to the node of that type.
 MAKERS: Mapping[str, tuple[str, int, Mapping[str, Any]]] = {
-    "MODEL": ("CheckpointLoaderSimple", 0, {"ckpt_name": "tinyxl_base.safetensors"}),
-    "CLIP": ("CheckpointLoaderSimple", 1, {"ckpt_name": "tinyxl_base.safetensors"}),
-    "VAE": ("CheckpointLoaderSimple", 2, {"ckpt_name": "tinyxl_base.safetensors"}),
+    "MODEL": ("CheckpointLoaderSimple", 0, {"ckpt_name": "sd15_small.safetensors"}),
+    "CLIP": ("CheckpointLoaderSimple", 1, {"ckpt_name": "sd15_small.safetensors"}),
+    "VAE": ("CheckpointLoaderSimple", 2, {"ckpt_name": "sd15_small.safetensors"}),
     "CONDITIONING": ("CLIPTextEncode", 0, {"text": "a (red:1.2) fox", "clip": "CLIP"}),
     "IMAGE": ("LoadImage", 0, {"image": "rgba.png"}),
     "MASK": ("LoadImage", 1, {"image": "rgba.png"}),
@@ -32,7 +33,7 @@ MAKERS: Mapping[str, tuple[str, int, Mapping[str, Any]]] = {
     "NOISE": ("RandomNoise", 0, {"noise_seed": 1}),
     "SIGMAS": ("BasicScheduler", 0, {"model": "MODEL", "scheduler": "normal", "steps": 2, "denoise": 1.0}),
     "GUIDER": ("BasicGuider", 0, {"model": "MODEL", "conditioning": "CONDITIONING"}),
-    "CONTROL_NET": ("ControlNetLoader", 0, {"control_net_name": "tinyxl_control.safetensors"}),
+    "CONTROL_NET": ("ControlNetLoader", 0, {"control_net_name": "control_small.safetensors"}),
     "UPSCALE_MODEL": ("UpscaleModelLoader", 0, {"model_name": "rrdb_x2_new.safetensors"}),
     "CLIP_VISION": ("CLIPVisionLoader", 0, {"clip_name": "clip_vision_l.safetensors"}),
     "CLIP_VISION_OUTPUT": ("CLIPVisionEncode", 0, {"clip_vision": "CLIP_VISION", "image": "IMAGE", "crop": "center"}),
@@ -91,6 +92,8 @@ class Sources:
                 class_type, slot, given = MAKERS[kind]
                 inputs = {name: self.link(value, depth) if value in MAKERS else value for name, value in given.items()}
                 return self._add(kind, class_type, inputs, slot)
+        if wanted in NEUTRAL and "PrimitiveString" in self._info:
+            return self._add(wanted, f"Primitive{PRIMITIVES[wanted]}", {"value": NEUTRAL[wanted]}, 0)
         if depth:
             for class_type in self._pack:
                 outputs = self._info[class_type]["output"]
@@ -100,9 +103,6 @@ class Sources:
                     except NotMakeable:
                         continue
                     return self._add(wanted, class_type, inputs, outputs.index(wanted))
-        if wanted in NEUTRAL and "PrimitiveString" in self._info:
-            makers = {"STRING": "PrimitiveString", "INT": "PrimitiveInt", "FLOAT": "PrimitiveFloat", "BOOLEAN": "PrimitiveBoolean"}
-            return self._add(wanted, makers[wanted], {"value": NEUTRAL[wanted]}, 0)
         raise NotMakeable(f"it takes a {wanted}")
 
     def _add(self, kind: str, class_type: str, inputs: Mapping[str, Any], slot: int) -> list[Any]:

@@ -29,6 +29,7 @@ from pathlib import Path
 from darkroom.engine.comfy.packs.discovery import Pack, find_packs
 from darkroom.engine.comfy.packs.known_packs import KNOWN_PACKS
 from darkroom.engine.comfy.packs.sync.manifest import PackEntry, read_packs
+from darkroom.engine.comfy.packs.trial import end_session
 from tools.marked_part import list_item, with_part
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -74,8 +75,10 @@ def try_pack(pack: Pack, seconds: float) -> PackResult:
         until = time.monotonic() + seconds
         while child.exitcode is None:  # `join` waits for the children that inherited its pipe, too
             if time.monotonic() > until:
-                child.kill()
+                end_session(child.pid)
+                child.kill()  # where it does not lead its session yet
             time.sleep(POLL_SECONDS)
+        end_session(child.pid)  # what it has left behind
         if not report.is_file():
             return PackResult(error=f"its import ends the process or takes longer than {seconds:g} s")
         data = json.loads(report.read_text("utf-8"))

@@ -187,6 +187,11 @@ class NodeRules:
         return self.undeclared is None or name in self.undeclared or self.inputs.get(name) is not None
 
 
+def _is_filled_in(kind: object) -> bool:
+    """Return True for a type that the engine gives a hidden input; packs also declare lists of choices as one."""
+    return isinstance(kind, str) and kind in FILLED_IN
+
+
 def rules_of(
     spec: NodeSpec,
     *,
@@ -198,7 +203,7 @@ def rules_of(
     streamed: frozenset[str] = frozenset(),
 ) -> NodeRules:
     """Lay out a declaration. Types that are matched within the node become those that the match allows."""
-    hidden = {item.name: str(item.type) for item in spec.section("hidden") if item.type in FILLED_IN}
+    hidden = {item.name: str(item.type) for item in spec.section("hidden") if _is_filled_in(item.type)}
     declared = tuple(map(without_match, spec.section("required") + spec.section("optional")))
     inputs = {item.name: item for item in (*spec.section("hidden"), *reversed(declared))}
     return NodeRules(

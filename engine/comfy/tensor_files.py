@@ -21,7 +21,12 @@ from darkroom.engine.formats.quantised.quantised_file import QuantisedFile
 from darkroom.engine.formats.weight_file import ChangedTensors, WeightFile
 
 
-def as_file(name: str, tensors: Mapping[str, Any], arithmetic: torch.dtype | None = torch.float16) -> WeightFile:
+def as_file(
+    name: str,
+    tensors: Mapping[str, Any],
+    arithmetic: torch.dtype | None = torch.float16,
+    metadata: Mapping[str, str] | None = None,
+) -> WeightFile:
     """Return tensors by name as a file of the name `name`; what is no tensor is left out.
 
     `arithmetic` is the type that quantised values are computed in, None the one they are wanted in. Raises
@@ -45,5 +50,5 @@ def as_file(name: str, tensors: Mapping[str, Any], arithmetic: torch.dtype | Non
             packed[key] = PackedTensor(GgufPacking(shape, kind=BLOCK_TYPES[int(kind)][0], arithmetic=arithmetic), key)
         else:
             raise BadModelFile(name, f"{key!r} of type {getattr(kind, 'name', kind)}", f"one of the types {KNOWN}")
-    file = ChangedTensors(Path(name), found, {})
+    file = ChangedTensors(Path(name), found, metadata or {})
     return QuantisedFile(file, packed, label="tensors of a GGUF file") if packed else file

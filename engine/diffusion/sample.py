@@ -338,7 +338,9 @@ class Guider:
         callback: ProgressCallback | None = None,
         disable_pbar: bool = False,
         seed: int | None = None,
+        latent_shapes: Sequence[Sequence[int]] | None = None,
     ) -> torch.Tensor:
+        """Sample within the wrappers, which get the shapes of the latent's streams; these are `stream_shapes` here."""
         device = self.model_patcher.load_device
         if denoise_mask is not None:
             denoise_mask = prepare_mask(denoise_mask, noise.shape, device)
@@ -466,9 +468,11 @@ class Guider:
             self.model_options = own.options_for(self.model_patcher, options)
             with self.model_patcher.hooks_registered(self.conds, self.model_options):
                 run = wrapped(OUTER_SAMPLE, self.model_options["transformer_options"], self.outer_sample, self)
+                shapes = self.stream_shapes or [latent_image.shape]
                 samples: torch.Tensor = run(
-                    noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed
-                )
+                    noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed,
+                    latent_shapes=shapes,
+                )  # fmt: skip
                 return samples
         finally:
             self.model_options = original_options

@@ -82,8 +82,17 @@ class ResnetBlock(nn.Module):
         return out
 
 
+def attention_of_cells(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Return the attention with one head of cells [B, C, h, w] to each other, of the same shape."""
+    batch, channels = q.shape[:2]
+    cells = (part.reshape(batch, 1, channels, -1).transpose(2, 3).contiguous() for part in (q, k, v))  # [B, 1, h*w, C]
+    return scaled_dot_product_attention(*cells).transpose(2, 3).reshape(q.shape)
+
+
 class AttnBlock(nn.Module):
     """Self-attention of all cells with one head."""
+
+    optimized_attention = staticmethod(attention_of_cells)  # by ComfyUI's name, for packs that run the layers themselves
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -96,13 +105,7 @@ class AttnBlock(nn.Module):
 
     def attended(self, normed: torch.Tensor) -> torch.Tensor:
         """Return the attention of the cells of images [B, C, h, w] to each other."""
-        batch, channels = normed.shape[:2]
-        q, k, v = (
-            layer(normed).reshape(batch, 1, channels, -1).transpose(2, 3).contiguous()  # [B, 1, h*w, C]
-            for layer in (self.q, self.k, self.v)
-        )
-        out = scaled_dot_product_attention(q, k, v).transpose(2, 3).reshape(normed.shape)
-        attended: torch.Tensor = self.proj_out(out)
+        attended: torch.Tensor = self.proj_out(attention_of_cells(self.q(normed), self.k(normed), self.v(normed)))
         return attended
 
 

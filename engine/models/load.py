@@ -279,12 +279,16 @@ def load_text_encoder(path: Path, types: LoadTypes, text_type: str = "stable_dif
 @refuses("a checkpoint of a supported family")
 def load_vae(path: Path, types: LoadTypes) -> Any:
     """Load the VAE of a file that holds one. Raises `BadModelFile`."""
-    file = open_model(path)
+    return vae_of_file(open_model(path), types)
+
+
+def vae_of_file(file: WeightFile, types: LoadTypes) -> Any:
+    """Load the VAE of an open file. Raises `BadModelFile`."""
     try:
         family, names = registry.recognise_vae(file.shapes, file.metadata)
         return _empty(file, family.vae, names, types.of(family).vae).filled(types.to)
     except NotRecognised as error:
-        raise BadModelFile(path.name, error.found, f"a VAE of {registry.labels()}") from error
+        raise BadModelFile(file.path.name, error.found, f"a VAE of {registry.labels()}") from error
 
 
 @refuses("a checkpoint of a supported family")

@@ -61,7 +61,7 @@ class LoadedFiles:
         self._keep = keep
         self._handles: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
         self._mapped: weakref.WeakKeyDictionary[Any, FileState] = weakref.WeakKeyDictionary()  # by its mapping
-        self._parts: dict[FileState, tuple[str, ...]] = {}  # the networks that a file of several has
+        self._parts: dict[tuple[FileState, tuple[Any, ...]], tuple[Any, ...]] = {}  # of those asked for, what a file has
         self._recent = RecentModels(0) if recent is None else recent
         self._make_room = make_room
         self._on_read = on_read
@@ -132,11 +132,11 @@ class LoadedFiles:
         return handles[0]
 
     def several(
-        self, path: Path, parts: Sequence[str], load: Callable[[], Sequence[torch.nn.Module | None]]
+        self, path: Path, parts: Sequence[Any], load: Callable[[], Sequence[torch.nn.Module | None]]
     ) -> list[WeightHandle | None]:
         """Return the networks of a file by its parts, None for those that it lacks; `load` returns them likewise."""
         file = state_of(path)
-        present = self._parts.get(file, tuple(parts))
+        present = self._parts.get((file, tuple(parts)), tuple(parts))
         handles = self._known(file, present)
         if handles is None:
             with self._reading(file):
@@ -144,7 +144,7 @@ class LoadedFiles:
                 present = tuple(found)
                 handles = self._kept_handles(path, present, tuple(found.values()))
             file = state_of(path)
-            self._parts[file] = present
+            self._parts[file, tuple(parts)] = present
             self._register(file, present, handles)
         by_part = dict(zip(present, handles, strict=True))
         return [by_part.get(part) for part in parts]
@@ -162,7 +162,7 @@ class LoadedFiles:
         read = {file for file, _ in list(self._handles)} | set(self._mapped.values())
         changed = {file for file in read if has_changed(file)}
         if changed:
-            self._parts = {file: parts for file, parts in self._parts.items() if file not in changed}
+            self._parts = {key: parts for key, parts in self._parts.items() if key[0] not in changed}
             for file, part in list(self._handles):
                 if file in changed:
                     del self._handles[file, part]

@@ -35,6 +35,7 @@ from darkroom.engine.models.load import (
     load_vae,
     text_encoders_of,
     unet_of,
+    vae_of_file,
 )
 from darkroom.engine.models.loaded_files import KeepsWeights, LoadedFiles
 from darkroom.engine.models.model import Model
@@ -48,7 +49,7 @@ from darkroom.engine.models.weight_handle import WeightHandle
 from darkroom.engine.text.clip_encoding import TextEncoderSet
 from darkroom.engine.text.clip_tokens import BytePairs, TokenizerSet
 
-CHECKPOINT_PARTS = ("unet", "clip", "vae")
+CHECKPOINT_PARTS: tuple[Any, ...] = ("unet", "clip", "vae")
 TINY_HALVES = ("encoder", "decoder")
 DEFAULT_TEXT_TYPE = "stable_diffusion"  # of ComfyUI's loader nodes
 
@@ -93,20 +94,26 @@ class ModelStore:
             self._device_work.make_device_room(working_bytes)
         return torch.device(self._device)
 
-    def checkpoint(self, name: str) -> tuple[Model, Clip | None, Vae | None]:
+    def checkpoint(
+        self, name: str, *, unet_stored_as: torch.dtype | None = None
+    ) -> tuple[Model, Clip | None, Vae | None]:
         """Load a checkpoint. CLIP or VAE are None where the file has none, as in ComfyUI.
 
-        Raises `BadModelFile`, also when there is no such file.
+        `unet_stored_as` is the type of the denoising network's weights, None the one that is decided for all. Raises
+        `BadModelFile`, also when there is no such file.
         """
         path = self.files.path_of("checkpoints", name)
+        parts, types = CHECKPOINT_PARTS, self._types
+        if unet_stored_as is not None:
+            parts, types = (("unet", unet_stored_as), *parts[1:]), types.with_unet_stored_as(unet_stored_as)
 
         def load() -> tuple[torch.nn.Module | None, ...]:
-            loaded = load_checkpoint_or_vision(path, self._types)
+            loaded = load_checkpoint_or_vision(path, types)
             if isinstance(loaded, LoadedVision):
                 return VisionNetwork(loaded), loaded.text_encoder, None
             return self._denoiser(loaded.denoiser), loaded.text_encoder, loaded.vae
 
-        unet, clip, vae = self.files.several(path, CHECKPOINT_PARTS, load)
+        unet, clip, vae = self.files.several(path, parts, load)
         assert unet is not None
         return model_of(unet), None if clip is None else self._clip(clip), None if vae is None else vae_of(vae)
 
@@ -175,6 +182,10 @@ class ModelStore:
             return self._tiny_autoencoder(name)
         path = self.files.path_of("vae", name)
         return vae_of(self.files.one(path, "vae", lambda: load_vae(path, self._types)))
+
+    def vae_of(self, file: WeightFile) -> Vae:
+        """Load a VAE from tensors that the caller has. It is read once for each call. Raises `BadModelFile`."""
+        return vae_of(self.files.keep("vae", file.path.name, vae_of_file(file, self._types)))
 
     def further_vae(self, name: str) -> Vae:
         """Load the VAE of a checkpoint that its family has beside its own. Raises `BadModelFile`."""

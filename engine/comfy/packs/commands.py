@@ -18,7 +18,7 @@ from darkroom.engine.comfy.packs.sync.install_script import INSTALL_SECONDS
 from darkroom.engine.comfy.packs.sync.manifest import read_packs
 from darkroom.engine.comfy.packs.sync.sync import SyncOptions, collect_packs, sync_packs
 from darkroom.engine.comfy.packs.sync.versions import pack_versions
-from darkroom.engine.comfy.packs.trial import TrialResult, try_pack
+from darkroom.engine.comfy.packs.trial import TRIAL_SECONDS, TrialResult, try_pack
 from darkroom.engine.settings import EngineSettings
 
 
@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a pack, a folder of packs, or a base directory; else --base-directory's",
     )
     check.add_argument("--import-only", action="store_true", help="run none of the nodes")
-    check.add_argument("--seconds", type=float, default=60.0, help="the longest an import may take")
+    check.add_argument("--seconds", type=float, default=TRIAL_SECONDS, help="the longest an import may compute")
     check.set_defaults(run=check_packs)
     setup = commands.add_parser("install", help="install a known pack by name, or the packages that a pack asks for")
     setup.add_argument("pack", help="the folder of a pack, or a name that `list --known` prints")

@@ -10,6 +10,7 @@ from darkroom.contract.nearest import nearest_name
 from darkroom.engine.comfy.packs.sync.errors import PackUnknown
 from darkroom.engine.comfy.packs.sync.fetch import REGISTRY, fetch_pack
 from darkroom.engine.comfy.packs.sync.manifest import PackEntry, read_packs
+from darkroom.engine.comfy.packs.sync.tree import PackMark, tree_sha256
 
 KNOWN_PACKS = Path(__file__).with_name("known_packs.toml")
 
@@ -31,7 +32,8 @@ def known_pack(name: str, known: Path = KNOWN_PACKS) -> PackEntry:
 def fetch_known(entry: PackEntry, custom_nodes: Path) -> Path:
     """Fetch a pack at its commit into `custom_nodes`, unless a folder of its name is there; return the folder.
 
-    Raises PackNotFetched; then nothing is left behind.
+    The folder gets the mark of a sync, so that a later one with the pack in its manifest takes it over. Raises
+    PackNotFetched; then nothing is left behind.
     """
     folder = custom_nodes / entry.name
     if folder.exists():
@@ -41,6 +43,8 @@ def fetch_known(entry: PackEntry, custom_nodes: Path) -> Path:
     staging = Path(tempfile.mkdtemp(prefix=".install-", dir=custom_nodes))
     try:
         fetched = fetch_pack(entry, staging / entry.name, revision=entry.revision, registry=REGISTRY, store=None)
+        mark = PackMark(entry.source, fetched.commit, tree_sha256(fetched.folder), by_name=True)
+        mark.write(fetched.folder)
         fetched.folder.rename(folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)

@@ -24,8 +24,8 @@ class UpscaleModel(NetworkAsModel):
     def device(self) -> torch.device:
         return self.patcher.load_device
 
-    def to(self, device: object) -> UpscaleModel:
-        """Return the model unchanged: the engine decides its device, but custom nodes call this."""
+    def to(self, *args: object, **kwargs: object) -> UpscaleModel:
+        """Return the model unchanged: the engine decides its device and type, but custom nodes call this."""
         return self
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:

@@ -37,6 +37,12 @@ def config_of(family: str, variant: str = "") -> ModelConfig:
         ("hunyuan_video", "skyreels", "HunyuanVideo", True),
         ("wan", "image", "WAN21_T2V", True),
         ("wan", "", "WAN21_I2V", False),
+        ("wan", "scail2", "WAN21_T2V", True),
+        ("wan", "scail2", "WAN21_SCAIL", False),
+        ("sd2", "unclip", "SD20", True),
+        ("sd2", "pose", "SD20", True),
+        ("z_image_pixel", "", "Lumina2", True),
+        ("mage_flow", "", "QwenImage", False),
     ],
 )
 def test_a_configuration_is_of_its_familys_class(family: str, variant: str, name: str, is_one: bool) -> None:
@@ -58,10 +64,22 @@ def test_other_values_are_of_no_such_class_nor_of_one_that_a_pack_derives() -> N
     assert not isinstance(config_of("sdxl"), mine)
 
 
-def test_a_network_is_of_its_familys_class() -> None:
-    network = Denoiser(torch.nn.Identity(), config=config_of("sd3"))
-    assert isinstance(network, model_base.SD3)
-    assert not isinstance(network, model_base.HiDream)
+@pytest.mark.parametrize(
+    ("family", "name", "is_one"),
+    [
+        ("sd3", "SD3", True),
+        ("sd3", "HiDream", False),
+        ("chroma_radiance", "Flux", True),
+        ("flux2", "Flux", True),
+        ("flux", "LongCatImage", False),
+        ("boogu", "Omnigen2", True),
+        ("mage_flow", "QwenImage", True),
+        ("z_image_pixel", "Lumina2", True),
+    ],
+)
+def test_a_network_is_of_its_familys_class_and_of_those_it_extends(family: str, name: str, is_one: bool) -> None:
+    network = Denoiser(torch.nn.Identity(), config=config_of(family))
+    assert isinstance(network, getattr(model_base, name)) is is_one
 
 
 def test_text_encoders_are_of_their_familys_class() -> None:

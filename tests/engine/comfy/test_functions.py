@@ -12,7 +12,7 @@ import torch
 
 from darkroom.engine.comfy.names import execution, nodes
 from darkroom.engine.comfy.names.comfy import float as comfy_float
-from darkroom.engine.comfy.names.comfy import hooks, lora, model_detection, model_sampling, ops
+from darkroom.engine.comfy.names.comfy import hooks, lora, model_detection, model_management, model_sampling, ops
 from darkroom.engine.comfy.names.comfy.ldm.modules import attention
 from darkroom.engine.comfy.names.comfy.ldm.modules.diffusionmodules import openaimodel
 from darkroom.engine.comfy.names.comfy_extras import (
@@ -25,10 +25,11 @@ from darkroom.engine.comfy.names.comfy_extras import (
 from darkroom.engine.comfy.names.comfy_extras.nodes_lt import get_keyframe_idxs
 from darkroom.engine.diffusion.denoiser import ModelConfig
 from darkroom.engine.diffusion.model_type import ModelType, model_type_of
+from darkroom.engine.errors import OutOfMemory
 from darkroom.engine.families.registry import family_named
 from darkroom.engine.formats.unfilled import unfilled
 from darkroom.engine.layers.unet import TimestepEmbedSequential
-from darkroom.engine.layers.vae_kl import Decoder, Encoder
+from darkroom.engine.layers.vae_kl import AttnBlock, Decoder, Encoder
 
 
 def test_a_cast_weight_comes_with_what_gives_it_back_where_that_is_asked_for() -> None:
@@ -82,12 +83,20 @@ def test_the_layers_of_a_block_are_called_in_order() -> None:
     assert openaimodel.forward_timestep_embed(block, torch.zeros(1, 2, 3), torch.zeros(1)).shape == (1, 6)
 
 
+def _two_levels(flow: Any, shift: float, multiplier: float) -> None:
+    flow.sigmas = torch.tensor([0.5, 1.0])
+
+
 def test_packs_make_flows_with_shifts_of_their_own() -> None:
     made = type("Made", (model_sampling.ModelSamplingDiscreteFlow, model_sampling.CONST), {})(ModelConfig())
     made.set_parameters(shift=3.0, timesteps=4, multiplier=1.0)
     assert torch.allclose(made.sigmas, torch.tensor([0.5, 0.75, 0.9, 1.0]))
     assert made.timestep(torch.tensor(0.5)).item() == 0.5
     assert model_type_of(made) is ModelType.FLOW
+    made.set_noise_scale(2)
+    assert made.noise_scaling(torch.ones(1), torch.ones(1, 1), torch.zeros(1, 1)).item() == 2.0
+    own = type("Own", (model_sampling.ModelSamplingDiscreteFlow,), {"set_parameters": _two_levels})()
+    assert (own.sigmas.tolist(), own.noise_scale) == ([0.5, 1.0], 1.0)  # a class's own parameters hold from the start
     flux = model_sampling.ModelSamplingFlux()
     flux.set_parameters(shift=0.0, timesteps=2)
     assert flux.sigmas.tolist() == [0.5, 1.0]
@@ -139,6 +148,28 @@ def test_kernels_and_blurs_sum_to_one() -> None:
     assert torch.allclose(nodes_sag.gaussian_blur_2d(torch.ones(1, 2, 8, 8), 5, 1.0), torch.ones(1, 2, 8, 8))
 
 
+def test_attention_of_a_vae_is_a_function_that_packs_call() -> None:
+    block = AttnBlock(32)
+    cells = torch.randn(1, 32, 2, 3, generator=torch.Generator().manual_seed(1))
+    normed = block.norm(cells)
+    attended = block.optimized_attention(block.q(normed), block.k(normed), block.v(normed))
+    assert torch.equal(cells + block.proj_out(attended), block(cells))
+
+
+@pytest.mark.parametrize(
+    ("error", "is_one"),
+    [
+        (torch.OutOfMemoryError("full"), True),
+        (OutOfMemory("full"), True),
+        (torch.AcceleratorError("CUDA error: out of memory"), True),
+        (torch.AcceleratorError("CUDA error: an illegal memory access"), False),
+        (RuntimeError("out of memory"), False),
+    ],
+)
+def test_errors_of_memory_are_told_from_others(error: Exception, is_one: bool) -> None:
+    assert model_management.is_oom(error) is is_one
+
+
 def test_levels_are_interpolated_log_linearly() -> None:
     assert np.allclose(nodes_align_your_steps.loglinear_interp([100.0, 1.0], 3), [100.0, 10.0, 1.0])
 
@@ -155,4 +186,7 @@ def test_guides_and_masks_of_a_video_are_read() -> None:
     conditioning = [[torch.zeros(1), {"keyframe_idxs": places}]]
     assert get_keyframe_idxs(conditioning)[1] == 2
     assert get_keyframe_idxs(conditioning, (1, 4, 3, 2, 4))[1] == 1
+    guides = [{"latent_shape": [2, 2, 2]}, {"latent_shape": [1, 2, 2]}]  # two that begin at one frame
+    guided = [[torch.zeros(1), {"keyframe_idxs": torch.zeros(1, 3, 12, 2), "guide_attention_entries": guides}]]
+    assert get_keyframe_idxs(guided)[1] == 3
     assert nodes_lt.get_noise_mask({"samples": torch.zeros(2, 4, 3, 2, 2)}).shape == (2, 1, 3, 1, 1)

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 from darkroom.engine.comfy.host import HOST
 from darkroom.engine.events import NodeProgress, RunFailed
+from darkroom.engine.models.random_weights import write_random_checkpoint
 from tests.engine.comfy.loading import loaded, write_pack
 from tests.engine.models.kinds.test_load_clip_vision import random_weights
 
@@ -409,6 +410,20 @@ def test_only_an_error_of_memory_is_let_pass(tmp_path: Path) -> None:
     write_pack(tmp_path, "asks.py", pack_with("import torch, comfy.model_management as mm", body))
     with loaded(tmp_path) as made:
         assert made.shown("Tried", value=0) == "'else'"
+
+
+def test_a_checkpoints_network_is_stored_in_the_type_that_a_pack_asks_for(tmp_path: Path) -> None:
+    (tmp_path / "models" / "checkpoints").mkdir(parents=True)
+    write_random_checkpoint(tmp_path / "models" / "checkpoints" / "a.safetensors", "small")
+    body = (
+        "load = lambda **options: comfy.sd.load_checkpoint_guess_config('a.safetensors', **options)[0].model\n"
+        "            ours = load(model_options={'dtype': torch.float8_e4m3fn, 'initial_device': 'cpu'})\n"
+        "            plain = load(te_model_options={'load_device': 'cpu'})\n"
+        "            return ([{p.dtype for p in each.parameters()} - {torch.float32} for each in (ours, plain)],)"
+    )
+    write_pack(tmp_path, "loads.py", pack_with("import torch, comfy.sd", body))
+    with loaded(tmp_path) as made:
+        assert made.shown("Tried", value=0) == "[{torch.float8_e4m3fn}, set()]"
 
 
 def test_fast_float8_is_an_option_that_the_loader_takes(tmp_path: Path) -> None:

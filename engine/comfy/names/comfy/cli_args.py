@@ -33,7 +33,6 @@ OFF = frozenset(
         "dont_upcast_attention",
         "force_non_blocking",
         "deterministic",
-        "fast",
         "mmap_torch_files",
         "disable_mmap",
         "dont_print_server",
@@ -61,6 +60,8 @@ class _Arguments:
             raise AttributeError(name)
         if name in OFF:
             return False
+        if name == "fast":
+            return set()  # of ComfyUI's faster and less exact ways none is on
         if name in NOT_GIVEN:
             return None
         engine = HOST.get().engine

@@ -52,7 +52,12 @@ _OF_FAMILIES = family_classes("comfy.model_base", NETWORKS, object, _network_kin
 
 
 def __getattr__(name: str) -> type:
-    """Return the class of a family's networks, such as `SDXL`."""
+    """Return the class of a family's networks, such as `SDXL`.
+
+    Of one that others extend there and not here, it is the class whose instances all of them are.
+    """
+    if name in {parent for parent, _ in NETWORKS.values()} & _OF_FAMILIES.keys():
+        return _OF_FAMILIES[name]
     for kind in _kinds():
         if vars(kind).get("comfy_name") == name:
             return kind

@@ -11,13 +11,15 @@ import torch
 from darkroom.engine.comfy.host import HOST
 from darkroom.engine.comfy.missing_symbol import not_supported
 from darkroom.engine.comfy.torch_types import DeviceLike
-from darkroom.engine.errors import Interrupted
+from darkroom.engine.errors import Interrupted, OutOfMemory
 from darkroom.engine.memory.device import Device, dtype_of
 from darkroom.engine.memory.plan import MINIMUM_INFERENCE_BYTES
 from darkroom.engine.nodes.running_call import running_context
 
 InterruptProcessingException = Interrupted
 OOM_EXCEPTION = torch.OutOfMemoryError
+ACCELERATOR_ERROR = torch.AcceleratorError
+OUT_OF_MEMORY_CODE = 2  # cudaErrorMemoryAllocation, hipErrorOutOfMemory
 XFORMERS_IS_AVAILABLE = False
 XFORMERS_ENABLED_VAE = False
 DISABLE_SMART_MEMORY = False
@@ -331,9 +333,17 @@ def cleanup_models_gc() -> None:
     return
 
 
+def is_oom(e: BaseException) -> bool:
+    """Return True for an error that says that the device has too little memory, the engine's own among them."""
+    if isinstance(e, (OOM_EXCEPTION, OutOfMemory)):
+        return True
+    has_code = getattr(e, "error_code", None) == OUT_OF_MEMORY_CODE
+    return isinstance(e, ACCELERATOR_ERROR) and (has_code or "out of memory" in str(e).lower())
+
+
 def raise_non_oom(e: Exception) -> None:
     """Raise an error unless it says that the device has too little memory."""
-    if not isinstance(e, OOM_EXCEPTION):
+    if not is_oom(e):
         raise e
 
 

@@ -19,15 +19,47 @@ from darkroom.engine.models.clip import Clip as CLIP
 from darkroom.engine.models.kinds.clip_vision_value import StyleModel
 from darkroom.engine.models.model import Model
 from darkroom.engine.models.store import DEFAULT_TEXT_TYPE
-from darkroom.engine.models.vae import Vae as VAE
+from darkroom.engine.models.vae import Vae
 from darkroom.engine.nodes.library.model.lora import with_lora
 
 __all__ = ["CLIP", "VAE", "StyleModel"]
 
-
+# Options of loading that change no result: float8 weights are multiplied like others, and the engine decides itself
+# where weights are.
+WITHOUT_EFFECT = frozenset({"fp8_optimizations", "initial_device", "load_device", "offload_device"})
 _NUMBERS = {name.upper(): number for name, number in comfyui_text_types().numbers.items()}
 CLIPType: Any = Enum("CLIPType", _NUMBERS, module=__name__)  # type: ignore[misc]  # members from data
 """Kinds of text encoders, numbered as in ComfyUI; loading a kind that no family has is refused."""
+
+
+class _VaeClass(type):
+    """Metaclass of `VAE`: calls load one, every VAE is an instance, and what packs put into the class is in them all."""
+
+    def __call__(
+        cls,
+        sd: Mapping[str, torch.Tensor] | None = None,
+        device: object = None,
+        config: object = None,
+        dtype: object = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Vae:
+        """Load a VAE from tensors by name. Raises `BadModelFile`.
+
+        The engine decides its device and type. `config`, a description of the layers, is refused.
+        """
+        if sd is None or config is not None:
+            raise not_supported("comfy.sd.VAE() without tensors, or with a config")
+        return HOST.get().engine.models.vae_of(as_file("VAE", sd, metadata=metadata))
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, Vae)
+
+    def __setattr__(cls, name: str, value: object) -> None:
+        setattr(Vae, name, value)
+
+
+class VAE(Vae, metaclass=_VaeClass):
+    """ComfyUI's class of VAE values, with the members that those of this engine have."""
 
 
 def load_lora_for_models(
@@ -49,13 +81,18 @@ def load_checkpoint_guess_config(
     output_clipvision: bool = False,
     embedding_directory: object = None,
     output_model: bool = True,
-    model_options: object = None,
-    te_model_options: object = None,
+    model_options: Any = None,
+    te_model_options: Any = None,
 ) -> tuple[object, object, object, None]:
-    """Return MODEL, CLIP, VAE, and None for the vision model that these families do not have."""
-    if model_options or te_model_options:
-        raise not_supported("comfy.sd.load_checkpoint_guess_config with model_options")
-    model, clip, vae = HOST.get().engine.models.checkpoint(ckpt_path)
+    """Return MODEL, CLIP, VAE, and None for the vision model that these families do not have.
+
+    `dtype` of `model_options` is the type that the denoising network's weights are stored in.
+    """
+    function = "load_checkpoint_guess_config"
+    stored_as = _stored_as(function, model_options)
+    if _stored_as(function, te_model_options) is not None:
+        raise not_supported(f"comfy.sd.{function} with dtype in te_model_options")
+    model, clip, vae = HOST.get().engine.models.checkpoint(ckpt_path, unet_stored_as=stored_as)
     return (model if output_model else None, clip if output_clip else None, vae if output_vae else None, None)
 
 
@@ -63,8 +100,8 @@ def load_clip(
     ckpt_paths: list[str], embedding_directory: Any = None, clip_type: Any = None, model_options: Any = None
 ) -> Any:
     """Load text encoders. Raises `BadModelFile` for a set that no family of that type has."""
-    if model_options:
-        raise not_supported("comfy.sd.load_clip with model_options")
+    if _stored_as("load_clip", model_options) is not None:
+        raise not_supported("comfy.sd.load_clip with dtype in model_options")
     return HOST.get().engine.models.clip_set(ckpt_paths, text_type=_text_type(clip_type))
 
 
@@ -73,10 +110,8 @@ def load_diffusion_model(unet_path: str, model_options: Any = None) -> Model:
 
     `fp8_optimizations` changes nothing: float8 weights are multiplied like others, as with the engine's own loader.
     """
-    others = sorted(set(model_options or {}) - {"dtype", "fp8_optimizations"})
-    if others:
-        raise not_supported(f"comfy.sd.load_diffusion_model with {', '.join(others)} in model_options")
-    return HOST.get().engine.models.unet(unet_path, stored_as=(model_options or {}).get("dtype"))
+    stored_as = _stored_as("load_diffusion_model", model_options)
+    return HOST.get().engine.models.unet(unet_path, stored_as=stored_as)
 
 
 def load_diffusion_model_state_dict(sd: dict[str, torch.Tensor], model_options: Any = None) -> Model:
@@ -104,6 +139,16 @@ def load_text_encoder_state_dicts(
 
 def _text_type(clip_type: Any) -> str:
     return DEFAULT_TEXT_TYPE if clip_type is None else str(clip_type.name).lower()
+
+
+def _stored_as(function: str, model_options: dict[str, Any] | None) -> torch.dtype | None:
+    """Return the type that weights are stored in, None the one that is decided for all; raise for other options."""
+    options = {name: value for name, value in (model_options or {}).items() if value is not None}
+    others = sorted(options.keys() - {"dtype"} - WITHOUT_EFFECT)
+    if others:
+        raise not_supported(f"comfy.sd.{function} with {', '.join(others)} in model_options")
+    stored_as: torch.dtype | None = options.get("dtype")
+    return stored_as
 
 
 def _arithmetic(function: str, model_options: dict[str, Any] | None, known: tuple[str, ...]) -> torch.dtype | None:

@@ -9,6 +9,7 @@ import torch
 from darkroom.engine.nodes.sockets import Conditioning, Latent
 
 PLACES = "keyframe_idxs"  # of the guides [1, 3, K, 2], in the options of a conditioning
+GUIDES = "guide_attention_entries"  # one a guide, with the shape [f, h, w] of its latent
 
 
 def get_noise_mask(latent: Latent) -> torch.Tensor:
@@ -27,4 +28,8 @@ def get_keyframe_idxs(cond: Conditioning, latent_shape: Sequence[int] | None = N
         return None, 0
     if latent_shape is not None and len(latent_shape) == 5:
         return places, places.shape[2] // (latent_shape[-2] * latent_shape[-1])
+    guides = next((options[GUIDES] for _, options in cond if options.get(GUIDES)), None)
+    if guides:
+        return places, sum(guide["latent_shape"][0] for guide in guides)
+    # Guides at the same frame count as one here, as in ComfyUI: nothing else tells them apart.
     return places, int(torch.unique(places[:, 0, :, 0]).shape[0])

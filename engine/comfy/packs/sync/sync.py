@@ -312,7 +312,8 @@ def _placed(plans: Sequence[PackPlan], custom_nodes: Path, staging: Path) -> Ite
 
 def _prune(custom_nodes: Path, wanted: set[str], show: Show) -> None:
     for folder in sorted(custom_nodes.iterdir()):
-        if folder.is_dir() and folder.name not in wanted and read_mark(folder) is not None:
+        mark = read_mark(folder) if folder.is_dir() and folder.name not in wanted else None
+        if mark is not None and not mark.by_name:
             shutil.rmtree(folder)
             show(f"removed    {folder.name}")
 

@@ -16,15 +16,17 @@ CHUNK_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class PackMark:
-    """Origin of a pack that a sync installed.
+    """Origin of a pack that a sync installed, or an installation by name.
 
     `sha256` is of its tree as fetched, `installed_sha256` of its tree after its `install.py`, empty until that has run.
+    `by_name` is True until a sync takes the pack over: no manifest ever had it, so none that lacks it removes it.
     """
 
     source: str
     revision: str
     sha256: str
     installed_sha256: str = ""
+    by_name: bool = False
 
     @property
     def tree(self) -> str:

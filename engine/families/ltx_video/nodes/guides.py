@@ -10,6 +10,7 @@ in every n-th row and column.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import torch
@@ -39,6 +40,7 @@ from darkroom.engine.nodes.widgets import Float, Int
 
 PLACES = "keyframe_idxs"
 WEIGHTS = "guide_weights"
+ENTRIES = "guide_attention_entries"  # by ComfyUI's name: one a guide, for packs that count and weigh them
 
 
 def guide_places(conditioning: Conditioning) -> torch.Tensor | None:
@@ -88,14 +90,17 @@ def guide_weights_of(mask: torch.Tensor | None, strength: float, frames: int, ro
     return torch.cat([first, rest]).reshape(1, -1) * strength
 
 
-def with_guide(conditioning: Conditioning, places: torch.Tensor, weights: torch.Tensor) -> Conditioning:
-    """Return the same entries with one more guide's places [1, 3, K, 2] and weights [1, K]."""
+def with_guide(
+    conditioning: Conditioning, places: torch.Tensor, weights: torch.Tensor, entry: Mapping[str, object]
+) -> Conditioning:
+    """Return the same entries with one more guide's places [1, 3, K, 2], weights [1, K] and facts."""
     earlier = guide_places(conditioning)
+    entries = next((options[ENTRIES] for _, options in conditioning if options.get(ENTRIES) is not None), ())
     if earlier is not None:
         found = next((options[WEIGHTS] for _, options in conditioning if options.get(WEIGHTS) is not None), None)
         before = torch.ones(1, earlier.shape[2]) if found is None else found
         places, weights = torch.cat([earlier, places], dim=2), torch.cat([before, weights], dim=1)
-    return with_options(conditioning, **{PLACES: places, WEIGHTS: weights})
+    return with_options(conditioning, **{PLACES: places, WEIGHTS: weights, ENTRIES: [*entries, entry]})
 
 
 def guide_cells(shape: torch.Size, frame: int, factor: int, *, starts_with_one_frame: bool) -> torch.Tensor:
@@ -187,9 +192,13 @@ def ltxv_add_guide(
     weights = spread(weights, factor).view(1, -1)
     cells = spread(guide, factor)
     places = guide_cells(cells.shape, frame, factor, starts_with_one_frame=starts_with_one_frame)
+    entry = {
+        "pre_filter_count": cells[0, 0].numel(), "strength": strength, "latent_shape": list(guide.shape[2:]),
+        "pixel_mask": None if attention_mask is None else attention_mask[None, None],
+    }  # fmt: skip
     return (
-        with_guide(positive, places, weights),
-        with_guide(negative, places, weights),
+        with_guide(positive, places, weights, entry),
+        with_guide(negative, places, weights, entry),
         {
             "samples": torch.cat([samples, cells], dim=2),
             "noise_mask": with_guide_mask(mask, guide.shape, strength, factor),
@@ -207,7 +216,7 @@ def ltxv_crop_guides(
     if count == 0:
         return positive, negative, {"samples": samples, "noise_mask": mask}
     cut: Latent = {"samples": samples[:, :, :-count], "noise_mask": mask[:, :, :-count]}
-    without = {PLACES: None, WEIGHTS: None}
+    without = {PLACES: None, WEIGHTS: None, ENTRIES: None}
     return with_options(positive, **without), with_options(negative, **without), cut
 
 

@@ -11,7 +11,8 @@ from darkroom.engine.comfy.packs.commands import main
 from darkroom.engine.comfy.packs.known_packs import KNOWN_PACKS, fetch_known, known_pack
 from darkroom.engine.comfy.packs.sync.errors import PackNotFetched, PackUnknown
 from darkroom.engine.comfy.packs.sync.manifest import PackEntry, read_packs
-from tests.engine.comfy.packs.sync.sources import NODE, write_repository
+from darkroom.engine.comfy.packs.sync.sync import SyncOptions, sync_packs
+from tests.engine.comfy.packs.sync.sources import NODE, write_manifest, write_repository
 
 
 def test_each_known_pack_is_pinned_to_a_commit() -> None:
@@ -37,6 +38,20 @@ def test_the_pinned_commit_is_fetched_and_not_a_later_one(tmp_path: Path) -> Non
     folder = fetch_known(PackEntry("one", str(source), revision=commit), tmp_path / "custom_nodes")
     assert (folder / "__init__.py").read_text() == NODE
     assert [path.name for path in folder.parent.iterdir()] == ["one"]
+
+
+def test_a_sync_takes_over_a_pack_installed_by_name_but_prunes_none_that_no_manifest_had(tmp_path: Path) -> None:
+    commit = write_repository(tmp_path / "source", {"__init__.py": NODE})
+    base = tmp_path / "base"
+    for name in ("one", "two"):
+        fetch_known(PackEntry(name, str(tmp_path / "source"), revision=commit), base / "custom_nodes")
+    write_manifest(base, f'[one]\nurl = "{tmp_path / "source"}"\nrevision = "{commit}"\n')
+    options = SyncOptions(prune=True, wheels=tmp_path)
+    sync_packs(base, options, lambda line: None)
+    assert sorted(path.name for path in (base / "custom_nodes").iterdir()) == ["one", "two"]
+    write_manifest(base, "")
+    sync_packs(base, options, lambda line: None)
+    assert [path.name for path in (base / "custom_nodes").iterdir()] == ["two"]
 
 
 def test_a_pack_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:

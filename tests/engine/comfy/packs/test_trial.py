@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 from darkroom.engine.comfy.packs.pack_memory import PackMemory, fingerprint
-from darkroom.engine.comfy.packs.trial import try_pack
+from darkroom.engine.comfy.packs.trial import try_pack, wait_or_end
+from darkroom.host.processor import process_seconds
 from tests.engine.comfy.loading import write_pack
 
 
 def test_an_import_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     pack = write_pack(tmp_path, "slow", "import time\ntime.sleep(600)")
     assert try_pack(pack, tmp_path, seconds=0.5).error == "its import takes longer than 0.5 s"
+
+
+def test_an_import_that_waits_ends_although_it_computes_nothing_and_with_what_it_started(tmp_path: Path) -> None:
+    noted = tmp_path / "pid"
+    pack = write_pack(tmp_path, "waits", f"""
+        import pathlib, subprocess, time
+        pathlib.Path({str(noted)!r}).write_text(str(subprocess.Popen(["sleep", "600"]).pid))
+        time.sleep(600)
+    """)  # fmt: skip
+    command = [sys.executable, "-S", str(pack / "__init__.py")]
+    child = subprocess.Popen(command, start_new_session=True)
+    assert wait_or_end(child, 0.5) == -signal.SIGKILL
+    assert process_seconds(int(noted.read_text())) is None or _is_ended(int(noted.read_text()))
+
+
+def test_an_import_that_computes_may_take_longer_by_the_clock(tmp_path: Path) -> None:
+    source = "import time\nfor _ in range(12):\n    time.sleep(0.1)\n    sum(range(500_000))\n"
+    pack = write_pack(tmp_path, "shares", source)
+    child = subprocess.Popen([sys.executable, "-S", str(pack / "__init__.py")], start_new_session=True)
+    assert wait_or_end(child, 1.0) == 0
+
+
+def _is_ended(pid: int) -> bool:
+    return " Z " in Path(f"/proc/{pid}/stat").read_text()  # killed, and nobody has asked for its exit code yet
 
 
 def test_a_packs_fingerprint_changes_with_its_code_only(tmp_path: Path) -> None:
