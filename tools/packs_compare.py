@@ -5,7 +5,7 @@ folder each. Small models and inputs are those of `tests.parity.models` and `tes
 
     python -m tools.packs_compare --ours URL OUTPUT --reference URL OUTPUT [--nodes] [--examples CUSTOM_NODES] [PACK …]
 
-Workflows are those of `tools/packs_workflows/PACK`, in API format, and with `--examples` those that lie in a pack's own
+Workflows are those of `tools/packs_workflows/PACK.json`, in API format, and with `--examples` those that lie in a pack's own
 folder: converted as the worker does it, with small models and sizes in place of theirs. `--nodes` runs each node once,
 with made-up inputs. Results go to `tools/packs_compared.json`, which `tools.packs_table` reads.
 
@@ -347,8 +347,9 @@ def example_prompts(pack: Path, info: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 
 def own_prompts(pack: str) -> Iterator[tuple[str, Prompt]]:
-    for path in sorted((WORKFLOWS / pack).glob("*.json")):
-        yield path.stem, json.loads(path.read_text("utf-8"))
+    path = WORKFLOWS / f"{pack}.json"
+    if path.is_file():
+        yield from json.loads(path.read_text("utf-8")).items()
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -356,6 +357,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--ours", nargs=2, required=True, metavar=("URL", "OUTPUT"))
     parser.add_argument("--reference", nargs=2, required=True, metavar=("URL", "OUTPUT"))
     parser.add_argument("--nodes", action="store_true", help="run each node of the packs once")
+    parser.add_argument("--failed", action="store_true", help="of the nodes, those that did not agree before")
     parser.add_argument("--only", default="", help="a part of the names of nodes or workflows that are run")
     parser.add_argument("--examples", type=Path, help="the folder with the packs, for workflows in theirs")
     parser.add_argument("--no-workflows", action="store_true")
@@ -370,7 +372,7 @@ def main(given: Sequence[str] | None = None) -> int:
             continue
         result = results.setdefault(pack, {"nodes": {}, "workflows": {}})
         if arguments.nodes:
-            _compare_nodes(comparison, pack, arguments.only, result["nodes"])
+            _compare_nodes(comparison, pack, arguments, result["nodes"])
         if not arguments.no_workflows:
             _compare_workflows(comparison, pack, arguments, result["workflows"])
         ordered = {name: results[name] for name in sorted(results, key=str.lower)}
@@ -378,9 +380,11 @@ def main(given: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _compare_nodes(comparison: Comparison, pack: str, only: str, found: dict[str, str]) -> None:
+def _compare_nodes(comparison: Comparison, pack: str, arguments: Any, found: dict[str, str]) -> None:
     names = comparison.nodes_of(pack)
-    for name in (name for name in names if only in name):
+    for name in (name for name in names if arguments.only in name):
+        if arguments.failed and found.get(name) == "":
+            continue
         try:
             prompt = node_prompt(comparison.info, names, name)
         except NotMakeable as reason:

@@ -57,12 +57,16 @@ class Sources:
         self._links: dict[str, list[Any]] = {}
 
     def inputs(self, class_type: str, depth: int = MAX_DEPTH) -> dict[str, Any]:
-        """Return values for all inputs of a node that are required, and for optional ones that are no links."""
+        """Return values for all inputs of a node that are required, and for optional ones that are no links.
+
+        A node without a link among the required ones gets the optional links as well.
+        """
         declared = self._info[class_type]["input"]
         made = {name: self._value(name, item, depth) for name, item in declared.get("required", {}).items()}
+        has_link = any(isinstance(value, list) for value in made.values())
         for name, item in (declared.get("optional") or {}).items():
             kind = item[0] if item else None
-            if isinstance(kind, list) or kind in NEUTRAL or kind == "COMBO":
+            if not has_link or isinstance(kind, list) or kind in NEUTRAL or kind == "COMBO":
                 try:
                     made[name] = self._value(name, item, depth)
                 except NotMakeable:
