@@ -9,11 +9,32 @@ MAX_DEPTH = 4  # nodes behind one another that make a value of a pack's own type
 SMALL_PX = 64
 MAX_COUNT = 4
 # Of names of files: which are taken where a workflow's own is not there, the first that occurs.
-SMALL_FILES = ("sd15_small.", "control_small.", "lora_a", "photo_a.png", "embed_a", "rrdb_x2", "vae_kl", "small", "sound_a", "video_a")
+SMALL_FILES = (
+    "sd15_small.",
+    "control_small.",
+    "lora_a",
+    "photo_a.png",
+    "embed_a",
+    "rrdb_x2",
+    "vae_kl",
+    "small",
+    "sound_a",
+    "video_a",
+)
 # Beginnings and parts of names of whole numbers that are sizes in pixels, or counts.
 SIZES = ("width", "height", "size", "resolution", "side", "length_px", "tile_w", "tile_h")
 NOT_SIZES = ("font", "grid", "batch", "kernel", "stroke", "line", "blur", "shadow", "max_", "scale", "point", "chunk")
-COUNTS = ("steps", "batch_size", "frames", "length", "frame_load_cap", "num_frames", "multiplier", "iterations", "cycle")
+COUNTS = (
+    "steps",
+    "batch_size",
+    "frames",
+    "length",
+    "frame_load_cap",
+    "num_frames",
+    "multiplier",
+    "iterations",
+    "cycle",
+)
 NEUTRAL: Mapping[str, Any] = {"INT": 1, "FLOAT": 1.0, "STRING": "a red fox", "BOOLEAN": False}
 PRIMITIVES = {"INT": "Int", "FLOAT": "Float", "STRING": "String", "BOOLEAN": "Boolean"}  # ends of nodes' names
 # Nodes that make a value of a type: a value in capitals is a link to the node of that type.

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import importlib
 from abc import ABCMeta
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +15,6 @@ from typing import Any
 from darkroom.contract.graph.spec import NodeRules, ValueDict
 from darkroom.engine.comfy.host import HOST
 from darkroom.engine.comfy.known_names import KnownNames, NodeMethod
-from darkroom.engine.comfy.names.comfy_api.latest._io import ComfyNode
 from darkroom.engine.nodes.base import NodeClass, NodeEnvironment, Returned
 from darkroom.engine.nodes.catalogue import object_info
 from darkroom.engine.nodes.legacy_node import ClassNode
@@ -22,8 +22,6 @@ from darkroom.engine.nodes.running_call import running_context
 
 SECTIONS = ("required", "optional", "hidden")
 SCALERS = frozenset({"ImageScale", "ImageScaleBy", "LatentUpscale", "LatentUpscaleBy"})
-# What a node by schema has from its base; `define_schema` and `execute` are its own.
-BY_SCHEMA = {name: value for name, value in vars(ComfyNode).items() if name.isupper() or name in ("_own", "hidden")}
 CHOICE_LISTS = {"upscale_method": "upscale_methods", "crop": "crop_methods"}  # input to the scalers' class attribute
 
 
@@ -33,7 +31,7 @@ class BuiltInClass(ABCMeta):
     def __new__(mcs, name: str, bases: tuple[type, ...], members: dict[str, Any], **options: Any) -> BuiltInClass:
         """Make a class. One with a schema of its own declares and calls itself by that, not as the node it extends."""
         is_own = "define_schema" in members and any(isinstance(base, BuiltInClass) for base in bases)
-        return super().__new__(mcs, name, bases, {**BY_SCHEMA, **members} if is_own else members, **options)
+        return super().__new__(mcs, name, bases, {**_schema_members(), **members} if is_own else members, **options)
 
     def __setattr__(cls, name: str, value: object) -> None:
         """Set an attribute. From then on prompts run the node through the class, so that the change takes effect."""
@@ -42,6 +40,15 @@ class BuiltInClass(ABCMeta):
         class_type = next((key for key, made in host.classes.items() if made is cls), None)
         if class_type is not None and host.engine.catalogue.get(class_type) is host.built_in[class_type]:
             host.engine.catalogue.add(PatchedNode(host.built_in[class_type], cls, host.engine.environment))
+
+
+def _schema_members() -> dict[str, Any]:
+    """Return what a node by schema has from its base; `define_schema` and `execute` are its own.
+
+    The base is that of packs, whose modules are read anew for each engine that serves them.
+    """
+    base = importlib.import_module("comfy_api.latest").io.ComfyNode
+    return {name: value for name, value in vars(base).items() if name.isupper() or name in ("_own", "hidden")}
 
 
 class PatchedNode(ClassNode):

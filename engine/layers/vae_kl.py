@@ -92,7 +92,9 @@ def attention_of_cells(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tor
 class AttnBlock(nn.Module):
     """Self-attention of all cells with one head."""
 
-    optimized_attention = staticmethod(attention_of_cells)  # by ComfyUI's name, for packs that run the layers themselves
+    optimized_attention = staticmethod(
+        attention_of_cells
+    )  # by ComfyUI's name, for packs that run the layers themselves
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from darkroom.engine.formats.weight_file import WeightFile
 from darkroom.engine.formats.weight_file import open_weights
 from darkroom.engine.models.kinds.audio_encoder_value import AudioEncoder
 from darkroom.engine.models.kinds.clip_vision_value import ClipVision, StyleModel
@@ -23,7 +24,7 @@ from darkroom.engine.models.kinds.load_latent_upscaler import load_latent_upscal
 from darkroom.engine.models.kinds.load_model_patch import load_model_patch
 from darkroom.engine.models.kinds.load_photomaker import load_photomaker
 from darkroom.engine.models.kinds.load_style_model import load_style_model
-from darkroom.engine.models.kinds.load_upscaler import load_upscaler
+from darkroom.engine.models.kinds.load_upscaler import load_upscaler, upscaler_of
 from darkroom.engine.models.kinds.photomaker_value import PhotoMakerEncoder
 from darkroom.engine.models.kinds.upscaler_value import UpscaleModel
 from darkroom.engine.models.load import LoadTypes, vision_prefix
@@ -67,6 +68,10 @@ class AuxiliaryModels:
     def upscaler(self, name: str) -> UpscaleModel:
         path = self._files.path_of("upscale_models", name)
         return UpscaleModel(self._files.one(path, "upscaler", lambda: load_upscaler(path, to=self._types.to)))
+
+    def upscaler_of(self, file: WeightFile) -> UpscaleModel:
+        """Load an upscaling network from tensors that the caller has. Raises `BadModelFile`."""
+        return UpscaleModel(self._files.keep("upscaler", file.path.name, upscaler_of(file, to=self._types.to)))
 
     def latent_upscaler(self, name: str) -> LatentUpscaler:
         path = self._files.path_of("latent_upscale_models", name)

@@ -61,7 +61,9 @@ class LoadedFiles:
         self._keep = keep
         self._handles: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
         self._mapped: weakref.WeakKeyDictionary[Any, FileState] = weakref.WeakKeyDictionary()  # by its mapping
-        self._parts: dict[tuple[FileState, tuple[Any, ...]], tuple[Any, ...]] = {}  # of those asked for, what a file has
+        self._parts: dict[
+            tuple[FileState, tuple[Any, ...]], tuple[Any, ...]
+        ] = {}  # of those asked for, what a file has
         self._recent = RecentModels(0) if recent is None else recent
         self._make_room = make_room
         self._on_read = on_read

@@ -76,8 +76,12 @@ def leaves(value: object, path: str, depth: int) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, PLAIN):
         yield path, value
     elif depth and isinstance(value, Mapping):
-        for key in sorted(value, key=str):
-            yield from leaves(value[key], f"{path}/{key}", depth - 1)
+        try:
+            items = {str(key): value[key] for key in value}
+        except Exception as error:  # noqa: BLE001 - of packs, such as audio that is read when it is asked for
+            items = {"": f"(raises {type(error).__name__})"}
+        for key in sorted(items):
+            yield from leaves(items[key], f"{path}/{key}", depth - 1)
     elif depth and isinstance(value, (list, tuple)):
         yield f"{path}/length", len(value)
         for index, item in enumerate(value):

@@ -37,7 +37,11 @@ Shapes = Mapping[str, tuple[int, ...]]
 @refuses(EXPECTED)
 def load_upscaler(path: Path, *, to: Destination = Destination.RAM) -> RrdbNet | CompactNet:
     """Load the upscaling network of a file. Raises `BadModelFile`."""
-    file = open_weights(path)
+    return upscaler_of(open_weights(path), to=to)
+
+
+def upscaler_of(file: WeightFile, *, to: Destination = Destination.RAM) -> RrdbNet | CompactNet:
+    """Load the upscaling network of an open file. Raises `BadModelFile`."""
     prefix = next((prefix for prefix in ("params_ema.", "params.", "module.") if _all_start(file, prefix)), "")
     names = {key.removeprefix(prefix): key for key in file.tensors}
     network: RrdbNet | CompactNet
@@ -49,7 +53,7 @@ def load_upscaler(path: Path, *, to: Destination = Destination.RAM) -> RrdbNet |
                 names = _rrdb_names(names)
                 network = RrdbNet(_rrdb_config({name: file.tensors[key].shape for name, key in names.items()}))
     except (KeyError, IndexError, StopIteration) as error:
-        raise BadModelFile(path.name, f"no tensor {error}", EXPECTED) from error
+        raise BadModelFile(file.path.name, f"no tensor {error}", EXPECTED) from error
     fill(network, file, names, torch.float32, to=to)
     return network
 

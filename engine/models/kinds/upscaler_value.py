@@ -21,12 +21,23 @@ class UpscaleModel(NetworkAsModel):
         return channels
 
     @property
+    def output_channels(self) -> int:
+        """`out_channels` by the name of the spandrel library."""
+        return self.out_channels
+
+    @property
     def device(self) -> torch.device:
         return self.patcher.load_device
 
     def to(self, *args: object, **kwargs: object) -> UpscaleModel:
         """Return the model unchanged: the engine decides its device and type, but custom nodes call this."""
         return self
+
+    def eval(self) -> UpscaleModel:
+        """Return the model, which computes as in no training always."""
+        return self
+
+    cpu = cuda = half = float = bfloat16 = eval
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
         """Enlarge [B, C, H, W] of 0..1, clamped to 0..1. Raises ValueError when the network requires other channels."""

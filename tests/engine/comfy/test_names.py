@@ -441,3 +441,90 @@ def test_fast_float8_is_an_option_that_the_loader_takes(tmp_path: Path) -> None:
             failures[class_type] = failure.exception_message
     assert "none.safetensors" in failures["Tried"]
     assert "with other in model_options" in failures["Other"]
+
+
+def test_a_hidden_input_may_be_a_list_of_choices(tmp_path: Path) -> None:
+    source = """
+        class Tried:
+            @classmethod
+            def INPUT_TYPES(cls):
+                return {"required": {"value": ("INT", {})}, "hidden": {"saved": (["CHOOSE"],), "id": "UNIQUE_ID"}}
+            RETURN_TYPES = ("*",)
+            FUNCTION = "go"
+            def go(self, value, id, saved="none"):
+                return (f"{id} {saved}",)
+        NODE_CLASS_MAPPINGS = {"Tried": Tried}
+    """
+    write_pack(tmp_path, "lists.py", source)
+    with loaded(tmp_path) as made:
+        assert made.shown("Tried", value=0) == "1 none"
+
+
+def test_a_node_that_extends_a_built_in_one_by_a_schema_declares_and_runs_itself(tmp_path: Path) -> None:
+    source = """
+        from comfy_api.latest import io
+        from comfy_extras.nodes_lt import LTXVAddGuide
+
+        class Derived(LTXVAddGuide):
+            @classmethod
+            def define_schema(cls):
+                return io.Schema(node_id="Tried", inputs=[io.Int.Input("value")], outputs=[io.Int.Output()])
+            @classmethod
+            def execute(cls, value):
+                return io.NodeOutput(value + 1)
+        NODE_CLASS_MAPPINGS = {"Tried": Derived}
+    """
+    write_pack(tmp_path, "derives.py", source)
+    with loaded(tmp_path) as made:
+        assert made.shown("Tried", value=1) == "2"
+
+
+def test_an_input_takes_the_link_itself_where_its_further_options_say_so(tmp_path: Path) -> None:
+    source = """
+        from comfy_api.latest import io
+
+        class Raw(io.ComfyNode):
+            @classmethod
+            def define_schema(cls):
+                raw = io.Model.Input("value", extra_dict={"rawLink": True})
+                return io.Schema(node_id="Tried", inputs=[raw], outputs=[io.String.Output()])
+            @classmethod
+            def execute(cls, value):
+                return io.NodeOutput(str(value))
+        NODE_CLASS_MAPPINGS = {"Tried": Raw}
+    """
+    write_pack(tmp_path, "raw.py", source)
+    write_pack(tmp_path, "models.py", pack_with("", "return (value,)", "Model"))
+    with loaded(tmp_path) as made:
+        prompt = {
+            "0": {"class_type": "Model", "inputs": {"value": 5}},
+            "1": {"class_type": "Tried", "inputs": {"value": ["0", 0]}},
+            "2": {"class_type": "Show", "inputs": {"value": ["1", 0]}},
+        }
+        assert made.run(prompt).outputs["2"]["value"] == ["['0', 0]"]
+
+
+def test_a_vae_and_an_upscaler_are_loaded_from_tensors(tmp_path: Path) -> None:
+    checkpoints = tmp_path / "models" / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    write_random_checkpoint(checkpoints / "a.safetensors", "small")
+    imports = "import torch, comfy.sd, comfy.utils\nfrom comfy.cli_args import args\n"
+    imports += "from comfy_extras.chainner_models import model_loading"
+    body = (
+        "args.fast.discard('cublas_ops')\n"
+        "            whole = comfy.utils.load_torch_file(folder)\n"
+        "            names = [name for name in whole if name.startswith('first_stage_model.')]\n"
+        "            vae = comfy.sd.VAE(sd={name.removeprefix('first_stage_model.'): whole[name] for name in names})\n"
+        "            image = vae.decode(torch.zeros(1, 4, 8, 8))\n"
+        "            kernels = {'body.0': (64, 3), 'body.1': (64,), 'body.2': (3 * 4, 64)}\n"
+        "            network = {f'{name}.weight': torch.zeros(*shape, *([3, 3] if len(shape) > 1 else []))\n"
+        "                       for name, shape in kernels.items()}\n"
+        "            network |= {'body.0.bias': torch.zeros(64), 'body.2.bias': torch.zeros(12)}\n"
+        "            larger = model_loading.load_state_dict(network).eval().to('cpu', dtype=torch.float32)\n"
+        "            return ((isinstance(vae, comfy.sd.VAE), tuple(image.shape), larger.scale),)"
+    )
+    write_pack(
+        tmp_path, "loads.py", pack_with(imports, body.replace("folder", repr(str(checkpoints / "a.safetensors"))))
+    )
+    with loaded(tmp_path) as made:
+        assert made.shown("Tried", value=0) == "(True, (1, 64, 64, 3), 2)"

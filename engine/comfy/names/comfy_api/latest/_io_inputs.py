@@ -119,7 +119,7 @@ class Input:
     def as_dict(self) -> dict[str, object]:
         """Return the options as `/object_info` lists them."""
         base, own = (
-            {option: plain(getattr(self, name)) for option, name in shown.items()}
+            without_none({option: plain(getattr(self, name)) for option, name in shown.items()})
             for shown in (Input.shown, self.shown)
         )
         return without_none({**base, **(self.extra_dict or {}), **own})

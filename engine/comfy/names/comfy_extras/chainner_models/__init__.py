@@ -1,0 +1,1 @@
+"""`comfy_extras.chainner_models`: the older way to upscaling networks."""
