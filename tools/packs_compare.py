@@ -1,13 +1,14 @@
 """Runs nodes and workflows of known packs on this engine and on ComfyUI, and compares all that their nodes return.
 
 Both servers have the same `custom_nodes/` (with `tools/packs_recorder` in it), `models/` and `input/`, and an output
-folder each. Small models and inputs are those of `tests.parity.models` and `tests/parity/inputs`.
+folder each. Small models and inputs are those of `tests.parity.models` and `tests/parity/inputs`, and `sounding.mp4`, a
+second of any video with sound.
 
     python -m tools.packs_compare --ours URL OUTPUT --reference URL OUTPUT [--nodes] [--examples CUSTOM_NODES] [PACK …]
 
-Workflows are those of `tools/packs_workflows/PACK.json`, in API format, and with `--examples` those that lie in a pack's own
-folder: converted as the worker does it, with small models and sizes in place of theirs. `--nodes` runs each node once,
-with made-up inputs. Results go to `tools/packs_compared.json`, which `tools.packs_table` reads.
+Workflows are those of `tools/packs_workflows/PACK.json`, in API format, and with `--examples` those that lie in a
+pack's own folder: converted as the worker does it, with small models and sizes in place of theirs. `--nodes` runs each
+node once, with made-up inputs. Results go to `tools/packs_compared.json`, which `tools.packs_table` reads.
 
 A recorder is linked to every output of a pack's node that has a value which can be written; a MODEL is sampled with, a
 CLIP encodes, a VAE decodes. Floats agree within `RELATIVE` of their size, all else exactly. Where they differ, ComfyUI

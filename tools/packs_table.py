@@ -36,16 +36,19 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "custom_nodes.md"
 RESULTS = Path(__file__).with_name("packs_results.json")
 BEGIN, END = "<!-- packs: tools/packs_table.py -->", "<!-- end of packs -->"
+COMPARED = Path(__file__).with_name("packs_compared.json")
 HEAD = (
-    "| Pack | Commit | Nodes | In ComfyUI | Ran | Lacking | Not run |",
-    "| --- | --- | --- | --- | --- | --- | --- |",
+    "| Pack | Commit | Nodes | In ComfyUI | Ran | Lacking | Not run | Agree | Workflows |",
+    "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
 )
+OWN_FAULTS = ("differs: ", "fails here: ")  # beginnings of the verdicts of `tools.packs_compare` that are this engine's
 PACK_SECONDS = 900.0
 POLL_SECONDS = 0.2
 SHARED_PACKAGES = ("torchvision", "transformers", "cv2", "scipy", "einops", "aiohttp", "skimage")
 MODULE = "custom_nodes."
 PATH = re.compile(r" \(/[^)]*\)")
 MAX_NAMED = 4  # nodes with the same lack
+MAX_REASON = 150  # characters of why a node or workflow differs
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,24 @@ class PackResult:
     error: str | None = None
     missing: Sequence[str] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PackCompared:
+    """Verdicts of `tools.packs_compare` by node and by workflow, empty where both engines return the same."""
+
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    workflows: Mapping[str, str] = field(default_factory=dict)
+
+    def agreeing(self, verdicts: Mapping[str, str]) -> str:
+        """Return how many agree of those that ComfyUI runs, `–` where none was compared."""
+        ran = [why for why in verdicts.values() if not why or why.startswith(OWN_FAULTS)]
+        return f"{sum(not why for why in ran)} of {len(ran)}" if verdicts else "–"
+
+    def others(self) -> dict[str, str]:
+        """Return the workflows that do not agree, and the nodes that do not for a reason of this engine's."""
+        nodes = {name: why for name, why in self.nodes.items() if why.startswith(OWN_FAULTS)}
+        return {**nodes, **{name: why for name, why in self.workflows.items() if why}}
 
 
 def try_pack(pack: Pack, seconds: float) -> PackResult:
@@ -124,20 +145,39 @@ def num_listed(object_info: Mapping[str, Mapping[str, str]]) -> Counter[str]:
     return Counter(module.removeprefix(MODULE) for module in modules if module.startswith(MODULE))
 
 
-def table(entries: Sequence[PackEntry], results: Mapping[str, PackResult]) -> str:
-    """Return the table of packs that were tried, and a list of what each lacks."""
-    rows = [_row(entry, results[entry.name]) for entry in entries if entry.name in results]
-    lacks = [_lack(entry.name, results[entry.name]) for entry in entries if entry.name in results]
-    items = [list_item(f"{entry}") for entry in lacks if entry]
-    return "\n".join([*HEAD, *rows, "", *items])
+def table(entries: Sequence[PackEntry], results: Mapping[str, PackResult], compared: Mapping[str, PackCompared]) -> str:
+    """Return the table of packs that were tried, a list of what each lacks, and one of what differs."""
+    tried = [entry for entry in entries if entry.name in results]
+    rows = [_row(entry, results[entry.name], compared.get(entry.name, PackCompared())) for entry in tried]
+    lacks = [_lack(entry.name, results[entry.name]) for entry in tried]
+    others = [_unlike(entry.name, compared[entry.name].others()) for entry in tried if entry.name in compared]
+    lists = [[list_item(text) for text in texts if text] for texts in (lacks, others)]
+    heading = ["", "Nodes and workflows that do not return what they return in ComfyUI, or fail in both:", ""]
+    return "\n".join([*HEAD, *rows, "", *lists[0], *(heading if lists[1] else ()), *lists[1]])
 
 
-def _row(entry: PackEntry, result: PackResult) -> str:
+def _unlike(name: str, others: Mapping[str, str]) -> str:
+    reasons = [f"`{item}` {_shortened(why)}" for item, why in others.items()]
+    return f"{name}: {'; '.join(reasons)}." if reasons else ""
+
+
+def _shortened(why: str) -> str:
+    text = why.replace("|", "/").replace("`", "'").replace("<", "(").replace(">", ")")
+    return text if len(text) <= MAX_REASON else f"{text[:MAX_REASON]}…"
+
+
+def _row(entry: PackEntry, result: PackResult, compared: PackCompared) -> str:
     link = f"[{entry.name}]({entry.url})"
     reference = "–" if result.reference is None else result.reference
     lacking = "all" if result.error else len(result.failed)
-    cells = (link, f"`{entry.revision[:7]}`", result.nodes, reference, result.ran, lacking, result.untried)
+    agreeing = compared.agreeing(compared.nodes), _num_agreeing(compared.workflows)
+    tried = (result.nodes, reference, result.ran, lacking, result.untried)
+    cells = (link, f"`{entry.revision[:7]}`", *tried, *agreeing)
     return f"| {' | '.join(map(str, cells))} |"
+
+
+def _num_agreeing(workflows: Mapping[str, str]) -> str:
+    return f"{sum(not why for why in workflows.values())} of {len(workflows)}" if workflows else "–"
 
 
 def _lack(name: str, result: PackResult) -> str:
@@ -159,6 +199,12 @@ def read_results() -> dict[str, PackResult]:
     if not RESULTS.is_file():
         return {}
     return {name: PackResult(**item) for name, item in json.loads(RESULTS.read_text("utf-8")).items()}
+
+
+def read_compared() -> dict[str, PackCompared]:
+    if not COMPARED.is_file():
+        return {}
+    return {name: PackCompared(**item) for name, item in json.loads(COMPARED.read_text("utf-8")).items()}
 
 
 def write_results(results: Mapping[str, PackResult]) -> None:
@@ -185,7 +231,7 @@ def main(given: Sequence[str] | None = None) -> int:
         results = {name: replace(item, reference=listed[name]) for name, item in results.items()}
         write_results(results)
     old_page = PAGE.read_text("utf-8")
-    page = with_part(old_page, table(entries, results), BEGIN, END)
+    page = with_part(old_page, table(entries, results, read_compared()), BEGIN, END)
     if arguments.check:
         return int(page != old_page)
     PAGE.write_text(page, "utf-8")

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import torch
 
-from darkroom.engine.formats.weight_file import WeightFile
-from darkroom.engine.formats.weight_file import open_weights
+from darkroom.engine.formats.weight_file import WeightFile, open_weights
 from darkroom.engine.models.kinds.audio_encoder_value import AudioEncoder
 from darkroom.engine.models.kinds.clip_vision_value import ClipVision, StyleModel
 from darkroom.engine.models.kinds.control_lora_value import ControlLora

@@ -10,7 +10,7 @@ from darkroom.engine.comfy.packs.discovery import Pack
 from darkroom.engine.comfy.packs.known_packs import KNOWN_PACKS
 from darkroom.engine.comfy.packs.sync.manifest import PackEntry, read_packs
 from tests.engine.comfy.loading import write_pack
-from tools.packs_table import PackResult, main, num_listed, read_results, table, try_pack
+from tools.packs_table import PackCompared, PackResult, main, num_listed, read_results, table, try_pack
 
 ENTRY = PackEntry("one", "https://github.com/a/one", revision="a" * 40)
 NODES = """
@@ -43,17 +43,25 @@ def test_results_are_of_known_packs() -> None:
 def test_nodes_with_the_same_lack_are_named_together() -> None:
     lack = "one uses comfy.x.Y, which this engine does not support"
     result = PackResult(nodes=8, ran=3, untried=0, reference=8, failed={f"N{index}": lack for index in range(5)})
-    written = table([ENTRY], {"one": result}).splitlines()
-    assert written[2] == "| [one](https://github.com/a/one) | `aaaaaaa` | 8 | 8 | 3 | 5 | 0 |"
+    written = table([ENTRY], {"one": result}, {}).splitlines()
+    assert written[2] == "| [one](https://github.com/a/one) | `aaaaaaa` | 8 | 8 | 3 | 5 | 0 | – | – |"
     assert " ".join(written[4:]).replace("  ", " ") == (
         "- one: `N0`, `N1`, `N2`, `N3` and 1 more: comfy.x.Y, which this engine does not support."
     )
 
 
 def test_a_pack_that_does_not_load_says_why() -> None:
-    written = table([ENTRY], {"one": PackResult(error="ImportError: no x")}).splitlines()
-    assert written[2].endswith("| 0 | – | 0 | all | 0 |")
+    written = table([ENTRY], {"one": PackResult(error="ImportError: no x")}, {}).splitlines()
+    assert written[2].endswith("| 0 | – | 0 | all | 0 | – | – |")
     assert written[-1] == "- one does not load: ImportError: no x."
+
+
+def test_nodes_and_workflows_that_agree_are_counted_and_the_others_named() -> None:
+    nodes = {"A": "", "B": "differs: value", "C": "fails alike: no model"}
+    compared = PackCompared(nodes, {"w": "", "v": "fails alike: no file"})
+    written = table([ENTRY], {"one": PackResult(nodes=3, ran=3)}, {"one": compared}).splitlines()
+    assert written[2].endswith("| 1 of 2 | 1 of 2 |")
+    assert written[-1] == "- one: `B` differs: value; `v` fails alike: no file."
 
 
 def test_nodes_that_a_server_lists_are_counted_by_pack() -> None:

@@ -33,7 +33,7 @@ CLIPType: Any = Enum("CLIPType", _NUMBERS, module=__name__)  # type: ignore[misc
 
 
 class _VaeClass(type):
-    """Metaclass of `VAE`: calls load one, every VAE is an instance, and what packs put into the class is in them all."""
+    """Metaclass of `VAE`: calls load one, every VAE is an instance, and what packs set in the class is set in all."""
 
     def __call__(
         cls,
