@@ -33,8 +33,10 @@ def tiles_of(width: int, height: int, tile_width: int, tile_height: int, overlap
 
 
 def _spans(length: int, size: int, overlap: int) -> list[tuple[int, int]]:
-    """Return start and end of each tile along one side; the last ends with the side."""
+    """Return start and end of each tile along one side; the last ends with the side. Raises ValueError."""
     stride = round(max(size * LEAST_STRIDE, size - overlap))
+    if stride < 1:
+        raise ValueError(f"tile_width and tile_height: too small for the overlap; got {size} pixels, expected at least 3")
     spans, start = [], 0
     while True:
         end = min(start + size, length)
