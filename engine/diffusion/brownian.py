@@ -18,7 +18,7 @@ def brownian_noise_sampler(
 ) -> NoiseSampler:
     """Return (sigma, sigma_next) -> unit noise of `x`'s shape. `on_cpu=False` draws on `x`'s device (`_gpu` samplers).
 
-    Without a seed one is drawn from torch's global generator.
+    Without a seed one is drawn from torch's global generator. Between levels that are not finite the noise is none: NaN.
     """
     import torchsde  # type: ignore[import-untyped]  # only the SDE samplers need it
 
@@ -34,6 +34,8 @@ def brownian_noise_sampler(
     def draw(sigma: torch.Tensor, sigma_next: torch.Tensor) -> torch.Tensor:
         first, second = torch.as_tensor(sigma), torch.as_tensor(sigma_next)
         first, second = on_host(first.detach()), on_host(second.detach())
+        if not (first.isfinite() and second.isfinite()):  # the tree would halve its intervals without end
+            return torch.full_like(x, torch.nan)
         early, late, sign = (first, second, 1) if first < second else (second, first, -1)
         increment: torch.Tensor = tree(early.float(), late.float()) if on_cpu else tree(early, late)
         noise = increment.to(first.dtype) * (-sign if is_falling else sign) / (second - first).abs().sqrt()

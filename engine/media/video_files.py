@@ -23,6 +23,7 @@ from darkroom.engine.media.time_window import WHOLE, TimeWindow
 from darkroom.engine.media.video_encoding import (
     ENCODERS,
     FFMPEG_CONTAINERS,
+    H264,
     MP4,
     OPUS_RATE_HZ,
     WEBM,
@@ -256,11 +257,11 @@ def write_video(
 ) -> None:
     """Encode images [B, H, W, C] and audio [B, C, S], cut to their duration: as AAC, in WebM as Opus.
 
-    Raises BadMedia for sides that are odd (the pixels' colours are stored in pairs), ValueError for audio with more
+    Raises BadMedia for sides that are odd where H.264 stores colors in pairs of pixels, ValueError for audio with more
     than two channels.
     """
     height, width = images.shape[1:3]
-    if height % 2 or width % 2:
+    if encoding.codec == H264 and (height % 2 or width % 2):
         raise BadMedia(f"video: a side is odd; got {width}x{height} px, expected even sides")
     layout = None if waveform is None else layout_of(waveform)
     rate = Fraction(round(frame_rate * 1000), 1000)

@@ -69,7 +69,8 @@ def image_crop_v2(
     x, y = max(0, min(left, image.shape[2] - 1)), max(0, min(top, image.shape[1] - 1))
     width, height = max(1, right - left), max(1, bottom - top)
     cropped = image[:, y : y + height, x : x + width]
-    return save_all(context, cropped, "ComfyUI", "temp", {}, PREVIEW_PNG_LEVEL).passing_on(cropped)
+    shown = save_all(context, cropped, "ComfyUI", "temp", {}, PREVIEW_PNG_LEVEL)
+    return NodeOutput({**shown.ui, "animated": (False,)}, (cropped,))
 
 
 @node("DrawBBoxes", display_name="Draw BBoxes", category="image/detection",

@@ -183,6 +183,11 @@ def save_all(
     return NodeOutput({"images": shown})
 
 
+def _shown_animation(output: Any, images: torch.Tensor | FrameStream) -> dict[str, Any]:
+    """Return what the page shows of a saved animation; that of one image counts as an image."""
+    return {"images": [output.shown()], **({"animated": (True,)} if images.shape[0] > 1 else {})}
+
+
 def _write_animation(
     context: NodeContext, output: Any, images: torch.Tensor | FrameStream, write: Callable[[Frames], None]
 ) -> None:
@@ -216,7 +221,7 @@ def save_animated_png(
     _write_animation(
         context, output, images, lambda frames: write_animated_png(output.path, frames, texts, fps, compress_level)
     )
-    return NodeOutput({"images": [output.shown()], "animated": (True,)}, (images,))
+    return NodeOutput(_shown_animation(output, images), (images,))
 
 
 @node(
@@ -240,7 +245,7 @@ def save_animated_webp(
     _write_animation(
         context, output, images, lambda frames: write_animated_webp(output.path, frames, texts, fps, **options)
     )
-    return NodeOutput({"images": [output.shown()], "animated": (images.shape[0] != 1,)}, (images,))
+    return NodeOutput(_shown_animation(output, images), (images,))
 
 
 NODES = (

@@ -188,7 +188,7 @@ def image_compositor(
     image = canvas[None, ..., :3] if is_opaque else canvas[None]
     mask = torch.zeros(1, *canvas.shape[:2]) if is_opaque else 1.0 - canvas[None, ..., 3]
     texts = metadata_texts(prompt, extra_pnginfo) if context.embed_metadata else {}
-    shown = dict(save_all(context, image, "ComfyUI", "temp", texts, PREVIEW_PNG_LEVEL).ui)
+    shown = {**save_all(context, image, "ComfyUI", "temp", texts, PREVIEW_PNG_LEVEL).ui, "animated": (False,)}
     shown["compositor_layers"] = [item for layer in found for item in _preview(context, layer, texts)]
     shown["compositor_inputs"] = fingerprints
     shown["compositor_bboxes"] = [_place_shown(layer) for layer in found]

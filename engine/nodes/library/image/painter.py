@@ -73,7 +73,7 @@ def painter(
         ground = pixels[..., :3] * opacity + ground[..., :3] * (1.0 - opacity)
         cover = opacity[..., 0]
     shown = save_all(context, ground, "ComfyUI", "temp", {}, PREVIEW_PNG_LEVEL)
-    return NodeOutput(shown.ui, (ground, cover))
+    return NodeOutput({**shown.ui, "animated": (False,)}, (ground, cover))
 
 
 NODES = (painter,)
