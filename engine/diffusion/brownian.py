@@ -18,7 +18,7 @@ def brownian_noise_sampler(
 ) -> NoiseSampler:
     """Return (sigma, sigma_next) -> unit noise of `x`'s shape. `on_cpu=False` draws on `x`'s device (`_gpu` samplers).
 
-    Without a seed one is drawn from torch's global generator. Between levels that are not finite the noise is none: NaN.
+    Without a seed one is drawn from torch's global generator. Between levels that are not finite the noise is NaN.
     """
     import torchsde  # type: ignore[import-untyped]  # only the SDE samplers need it
 

@@ -36,7 +36,9 @@ def _spans(length: int, size: int, overlap: int) -> list[tuple[int, int]]:
     """Return start and end of each tile along one side; the last ends with the side. Raises ValueError."""
     stride = round(max(size * LEAST_STRIDE, size - overlap))
     if stride < 1:
-        raise ValueError(f"tile_width and tile_height: too small for the overlap; got {size} pixels, expected at least 3")
+        raise ValueError(
+            f"tile_width and tile_height: too small for the overlap; got {size} pixels, expected at least 3"
+        )
     spans, start = [], 0
     while True:
         end = min(start + size, length)

@@ -16,12 +16,12 @@ Word = Sequence[tuple[Any, float]]  # tokens or embedding rows with their weight
 Weighted = tuple[Any, float, int]  # token id or embedding row, weight, word id (0: none)
 
 EMBEDDING_PREFIX = "embedding:"
+EMBEDDING_STARTS = re.compile(rf"(?<=\s)(?={EMBEDDING_PREFIX})")
 
 
 def cut_at_embeddings(text: str) -> list[str]:
-    """Return the parts of a text, cut where names of embeddings may begin; those that are empty are left out."""
-    first, *others = re.split(rf" {EMBEDDING_PREFIX}|\n{EMBEDDING_PREFIX}", text)
-    return [part for part in (first, *(EMBEDDING_PREFIX + other for other in others)) if part]
+    """Return the parts of a text, cut where names of embeddings may begin: behind white space, which stays."""
+    return [part for part in EMBEDDING_STARTS.split(text) if part]
 
 
 class ChunkTokenizer:
@@ -100,7 +100,11 @@ class ChunkTokenizer:
                 if rows is not None:
                     yield [(row, weight) for row in (rows.unsqueeze(0) if rows.ndim == 1 else rows)]
             if text:
-                yield [(token, weight) for token in self.vocabulary().encode(text)]
+                yield [(token, weight) for token in self._encoded(text)]
+
+    def _encoded(self, text: str) -> Sequence[int]:
+        """Return the tokens of a text that names no embedding."""
+        return self.vocabulary().encode(text)
 
     def _chunks(self, words: Sequence[Word], min_padding: int, min_length: int) -> list[list[Weighted]]:
         """Return the words as chunks; the last has at least so many tokens, and of padding behind the prompt."""

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch.nn import functional
 
 from darkroom.engine.text.chunk_tokens import (
-    EMBEDDING_PREFIX,
     Chunks,
     ChunkTokenizer,
     FindEmbedding,
     TokenizerOptions,
     Weighted,
-    Word,
-    cut_at_embeddings,
 )
 from darkroom.engine.text.vocabulary import TextVocabulary
 
@@ -106,19 +103,9 @@ class GemmaTokenizer(ChunkTokenizer):
         if place is not None:
             chunk[place] = ({"type": "image", "data": _of_usual_size(image)}, *chunk[place][1:])
 
-    def _words(self, part: str, weight: float) -> Iterator[Word]:
-        """Yield the tokens of embeddings and of the text between them.
-
-        Special tokens among them are those of `encoded_with_special`.
-        """
-        for piece in cut_at_embeddings(part):
-            text = piece
-            if piece.startswith(EMBEDDING_PREFIX) and self.find_embedding is not None:
-                rows, text = self.find_embedding(piece[len(EMBEDDING_PREFIX) :].strip("\n"))
-                if rows is not None:
-                    yield [(row, weight) for row in (rows.unsqueeze(0) if rows.ndim == 1 else rows)]
-            if text:
-                yield [(token, weight) for token in encoded_with_special(text, self.vocabulary(), SPECIAL)]
+    def _encoded(self, text: str) -> Sequence[int]:
+        """Return the tokens of a text with special ones among them, as `encoded_with_special`."""
+        return encoded_with_special(text, self.vocabulary(), SPECIAL)
 
     def _end(self, chunk: list[Weighted], min_padding: int, min_length: int) -> None:
         """Put the padding before a chunk."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from darkroom.engine.text.chunk_tokens import Chunks, ChunkTokenizer, FindEmbedding, TokenizerOptions
+from darkroom.engine.text.gemma_tokens import encoded_with_special
 from darkroom.engine.text.language_encoding import LanguageEncoding
 from darkroom.engine.text.qwen_tokens import QWEN3_MARKS, qwen_vocabulary
 from darkroom.engine.text.vocabulary import LibraryVocabulary, TextVocabulary
@@ -25,7 +26,10 @@ def qwen3() -> LibraryVocabulary:
 
 
 class LanguageTokenizer(ChunkTokenizer):
-    """Prompts -> one chunk of tokens with weights, without an end token, in the template of the encoding."""
+    """Prompts -> one chunk of tokens with weights, without an end token, in the template of the encoding.
+
+    `special` are the tokens, by name, that prompts of a SentencePiece vocabulary may have among their words.
+    """
 
     def __init__(
         self,
@@ -33,6 +37,7 @@ class LanguageTokenizer(ChunkTokenizer):
         *,
         encoding: LanguageEncoding,
         vocabulary: Callable[[], TextVocabulary],
+        special: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(
             find_embedding if encoding.takes_embeddings else None,
@@ -43,6 +48,7 @@ class LanguageTokenizer(ChunkTokenizer):
             min_length=encoding.min_length,
         )
         self.encoding = encoding
+        self.special = special or {}
 
     def tokenize_with_weights(
         self,
@@ -60,3 +66,8 @@ class LanguageTokenizer(ChunkTokenizer):
         text = (self.encoding.template if llama_template is None else llama_template).format(text)
         is_plain = disable_weights or not self.encoding.takes_weights
         return super().tokenize_with_weights(text, return_word_ids, tokenizer_options, is_plain)
+
+    def _encoded(self, text: str) -> Sequence[int]:
+        """Return the tokens of a text with the special ones among them, as `encoded_with_special`."""
+        vocabulary = self.vocabulary()
+        return encoded_with_special(text, vocabulary, self.special) if self.special else vocabulary.encode(text)

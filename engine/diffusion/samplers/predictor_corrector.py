@@ -220,7 +220,7 @@ def sample_sa_solver(
                 past[-1] = denoised
 
         if is_last:
-            x = denoised
+            predicted = denoised
         else:
             tau = tau_func(sigmas[i + 1])
             known = lambdas[i - num_predicting + 1 : i + 1]
@@ -232,7 +232,7 @@ def sample_sa_solver(
                 strength = sigmas[i + 1] * math.sqrt(-math.expm1(-2 * tau**2 * float(h))) * s_noise
                 noise = noise_sampler(sigmas[i], sigmas[i + 1]) * strength
                 predicted = predicted + noise
-    return x
+    return predicted
 
 
 def _weighted(weights: torch.Tensor, past: list[torch.Tensor]) -> torch.Tensor:

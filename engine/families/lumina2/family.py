@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from darkroom.engine.adapters.lora_names import own_layer_keys
 from darkroom.engine.diffusion.model_sampling_variants import flow_of
 from darkroom.engine.families.base import (
@@ -20,10 +22,12 @@ from darkroom.engine.families.transformer_files import always, detect_by, transf
 from darkroom.engine.layers.language_model import GEMMA2, LanguageModelConfig
 from darkroom.engine.settings import DtypePolicy
 from darkroom.engine.text.language_encoding import LanguageEncoding
+from darkroom.engine.text.language_tokens import LanguageTokenizer
 
 VAE_PREFIX = "vae."
 CONTEXT_DIM = 2304
 START_TOKEN = 2
+SPECIAL = {"<end_of_turn>": 107}
 FLOW = Parameterisation(flow_of, {"shift": 6.0, "multiplier": 1.0})
 
 DENOISER = transformer(
@@ -47,6 +51,7 @@ GEMMA = language_text_encoder(
             norms_outputs=True,
         ),
     },
+    tokenizer_type=partial(LanguageTokenizer, special=SPECIAL),
 )  # fmt: skip
 
 FAMILY = ModelFamily(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,8 +11,7 @@ import torch
 from darkroom.engine.families.text.language_model import language_text_encoder
 from darkroom.engine.layers.language_model import GEMMA2, LanguageModelConfig
 from darkroom.engine.text.chunk_encoding import Encoded, TokenWeights
-from darkroom.engine.text.chunk_tokens import EMBEDDING_PREFIX, Chunks, TokenizerOptions, Word
-from darkroom.engine.text.gemma_tokens import encoded_with_special
+from darkroom.engine.text.chunk_tokens import Chunks, TokenizerOptions
 from darkroom.engine.text.language_encoding import LanguageEncoder, LanguageEncoding
 from darkroom.engine.text.language_tokens import LanguageTokenizer
 
@@ -20,7 +19,6 @@ SLOT = "gemma2_2b"
 CONTEXT_DIM = 2304
 START_TOKEN = 2
 SPECIAL = {"<end_of_turn>": 107}
-EMBEDDING_STARTS = re.compile(rf"(?<=\s)(?={EMBEDDING_PREFIX})")
 NUM_TOKENS = 300  # of the conditioning
 # The instruction with which the networks were trained, that of Sana (Xie et al. 2024, arXiv 2410.10629). Prompts that
 # have its beginning bring one themselves.
@@ -77,11 +75,6 @@ class PixelDiTTokenizer(LanguageTokenizer):
         chunks = self._padded(text if text.startswith(BEGINNING) else INSTRUCTION + text, length, return_word_ids)
         return {slot: [chunk[:length] for chunk in of_slot] for slot, of_slot in chunks.items()}
 
-    def _words(self, part: str, weight: float) -> Iterator[Word]:
-        """Yield the tokens of a text, cut before names of embeddings, which are text here."""
-        for piece in EMBEDDING_STARTS.split(part):
-            yield [(token, weight) for token in encoded_with_special(piece, self.vocabulary(), SPECIAL)]
-
     def _padded(self, text: str, length: int, return_word_ids: bool) -> Chunks:
         options = {f"{self.key}_min_length": length}
         return super().tokenize_with_weights(text, return_word_ids, options, disable_weights=True, llama_template="{}")
@@ -101,5 +94,5 @@ GEMMA = language_text_encoder(
         ),
     },
     encoder_type=PixelDiTEncoder,
-    tokenizer_type=PixelDiTTokenizer,
+    tokenizer_type=partial(PixelDiTTokenizer, special=SPECIAL),
 )  # fmt: skip

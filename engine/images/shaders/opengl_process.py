@@ -3,8 +3,8 @@
     python -I opengl_process.py FOLDER SECONDS
 
 It reads FOLDER/job.json and FOLDER/numbers.bin, and writes FOLDER/result.bin, float32 `[B, outputs, H, W, 4]` from the
-bottom row to the top, or FOLDER/fault.txt. It ends after SECONDS of processor time, and with the process that started it.
-The standard library alone is imported, so that it starts in a few hundredths of a second and holds nothing of the engine.
+bottom row to the top, or FOLDER/fault.txt. It ends after SECONDS on all cores, and with the process that started it.
+The standard library alone is imported, so that it starts at once and holds nothing of the engine.
 The names of constants are those of `EGL/egl.h`, `EGL/eglext.h` and `GLES3/gl3.h`.
 """
 
@@ -45,7 +45,7 @@ void main() {
     gl_Position = vec4(corner, 0.0, 1.0);
 }
 """
-"""One triangle that covers the image: the texture coordinate is 0..1 from its left bottom corner to the right top one."""
+"""One triangle that covers the image; the texture coordinate is 0..1 from the left bottom corner to the right top."""
 
 
 class ShaderFault(Exception):
@@ -91,7 +91,9 @@ def open_context() -> CDLL:
         context = c_void_p(egl.eglCreateContext(shown, config, c_void_p(None), version))
         if context and egl.eglMakeCurrent(shown, surface, surface, context):
             return gl
-    raise ShaderFault("OpenGL ES: no display has a context of version 3; install libgl1-mesa-dri or a driver for graphics")
+    raise ShaderFault(
+        "OpenGL ES: no display has a context of version 3; install libgl1-mesa-dri or a driver for graphics"
+    )
 
 
 def log_of(read: Any, item: int) -> str:
@@ -159,7 +161,7 @@ def canvas(gl: CDLL, unit: int, count: int, width: int, height: int) -> tuple[in
 
 
 def set_uniforms(gl: CDLL, program: int, job: dict[str, Any]) -> None:
-    """Set what stays the same for all images. Uniforms that the shader does not read have the location -1, and are left."""
+    """Set what stays the same for all images. Uniforms that the shader does not read have the location -1."""
 
     def at(name: str) -> int:
         location: int = gl.glGetUniformLocation(program, name.encode())

@@ -1,8 +1,8 @@
 """A fragment shader with its images and values, and its run in a child process with a time limit.
 
-`B` batch, `H W` pixels, `h w` those of an input. Images are float32, their first row the top one; textures begin with the
-bottom row. The text of a shader comes with the prompt: the child gets no environment, no network address and no file but
-those of its job, and is killed at the time limit, on cancellation, and when the engine ends.
+`B` batch, `H W` pixels, `h w` those of an input. Images are float32, their first row the top one; textures begin with
+the bottom row. The text of a shader comes with the prompt: the child gets no environment and the folder of its job
+alone, and is killed at the time limit, on cancellation, and when the engine ends.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ShaderFailed(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Shader:
-    """Text of a fragment shader and the values of its uniforms: `u_float0`, `u_int0`, `u_bool0`, `u_curve0` and so on."""
+    """Text of a fragment shader and the values of its uniforms: `u_float0`, `u_int0`, `u_bool0`, `u_curve0` and on."""
 
     text: str
     floats: Sequence[float] = ()
@@ -71,8 +71,8 @@ def unavailable() -> str | None:
             CDLL(name)
         except OSError:
             return (
-                f"OpenGL ES is not installed: {name} does not load; on Debian and Ubuntu install libegl1, libgles2 and, "
-                "without an NVIDIA driver for graphics, libgl1-mesa-dri"
+                f"OpenGL ES is not installed: {name} does not load; on Debian and Ubuntu install libegl1, libgles2 "
+                "and, without an NVIDIA driver for graphics, libgl1-mesa-dri"
             )
     return None
 
@@ -80,7 +80,7 @@ def unavailable() -> str | None:
 def run_shader(
     shader: Shader, images: Images, width: int, height: int, max_pixels: int, check: Callable[[], None]
 ) -> list[torch.Tensor]:
-    """Compute the four outputs [B, H, W, 4] for each of the first image's batch; those that it does not write are black.
+    """Compute the four outputs [B, H, W, 4] for each of the first image's batch; those that are not written are black.
 
     `images` are `u_image0` and so on, [B, h, w, C] with 3 or 4 channels. `check` raises on cancellation. Raises
     ShaderFailed.
@@ -144,7 +144,7 @@ def _write_job(shader: Shader, images: Images, width: int, height: int, folder: 
 
 
 def _textures(images: Images) -> Iterator[np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
-    """Yield the textures [h, w, 4] of each of the batch, from the bottom row to the top; images without alpha are opaque."""
+    """Yield the textures [h, w, 4] of each of the batch, the bottom row first; images without alpha are opaque."""
     for index in range(len(images[0])):
         for image in images:
             texture = torch.ones(*image.shape[1:3], CHANNELS)

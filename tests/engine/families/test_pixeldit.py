@@ -9,7 +9,14 @@ import torch
 
 from darkroom.engine.families.pixeldit.config import PixelDiTConfig, pixeldit_config
 from darkroom.engine.families.pixeldit.positions import patch_rotations, pixel_sinusoids
-from darkroom.engine.families.pixeldit.text import BEGINNING, GEMMA, INSTRUCTION, PixelDiTEncoder, PixelDiTTokenizer
+from darkroom.engine.families.pixeldit.text import (
+    BEGINNING,
+    GEMMA,
+    INSTRUCTION,
+    SPECIAL,
+    PixelDiTEncoder,
+    PixelDiTTokenizer,
+)
 from darkroom.engine.families.pixeldit.transformer import PixelDiTTransformer
 from darkroom.engine.families.pixeldit.transformer_files import PREFIXES, pixel_layout
 from darkroom.engine.formats.weight_file import ChangedTensors, composed
@@ -110,7 +117,9 @@ def test_joined_modulations_of_other_patches_are_refused() -> None:
 
 
 def tokens_of(text: str) -> list[int]:
-    tokenizer = PixelDiTTokenizer(None, encoding=GEMMA.encoding, vocabulary=lambda: sentence_pieces(byte_vocabulary()))
+    tokenizer = PixelDiTTokenizer(
+        None, encoding=GEMMA.encoding, vocabulary=lambda: sentence_pieces(byte_vocabulary()), special=SPECIAL
+    )
     (chunk,) = tokenizer.tokenize_with_weights(text)["gemma2_2b"]
     assert {weight for _, weight in chunk} == {1.0}
     return [number for number, _ in chunk]

@@ -101,3 +101,15 @@ def test_qwens_tokenizers_know_the_marks_of_a_chat() -> None:
     assert tokens == qwen3().encode("<|im_start|>user\nhello<|im_end|>\n") == [151644, 872, 198, 14990, 151645, 198]
     assert qwen2().piece(14990) == "hello"
     assert qwen3().encode("<think>") == [151667] != qwen2().encode("<think>")
+
+
+def test_special_tokens_of_a_sentence_piece_vocabulary_stand_among_the_words() -> None:
+    encoding = LanguageEncoding(slot="gemma2_2b", embedding_width=8, start_token=2)
+    vocabulary = sentence_pieces(byte_vocabulary())
+    tokenizer = LanguageTokenizer(encoding=encoding, vocabulary=lambda: vocabulary, special={"<end_of_turn>": 107})
+    (chunk,) = tokenizer.tokenize_with_weights("ab<end_of_turn>c")["gemma2_2b"]
+    words = [*vocabulary.encode("ab")[1:], 107, *vocabulary.encode("c")]  # the first counts as the start token
+    assert [token for token, _ in chunk] == [2, *words]
+    (parts,) = tokenizer.tokenize_with_weights("a embedding:b")["gemma2_2b"]
+    kept = [*vocabulary.encode("a "), *vocabulary.encode("embedding:b")]
+    assert [token for token, _ in parts] == [2, *kept]

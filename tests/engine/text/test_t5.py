@@ -68,6 +68,8 @@ def test_an_embedding_stands_between_the_words_and_an_unknown_one_is_text() -> N
     found = ids("a fox embedding:mine")
     assert [torch.is_tensor(token) for token in found[-3:]] == [True, True, False]
     assert ids("a fox embedding:other") == [*ids("a fox")[:-1], *ids("other")]
+    assert ids("a fox\tembedding:other") == [*ids("a fox")[:-1], *ids("other")]  # any white space will do
+    assert ids("a foxembedding:other")[-6:-1] != ids("other")[:-1]
 
 
 def test_words_are_numbered_and_tokens_read_back() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from darkroom.engine.diffusion.brownian import brownian_noise_sampler
 from darkroom.engine.diffusion.model_sampling_variants import DiscreteImageToImageFlow, Flow
 from darkroom.engine.diffusion.samplers.registry import declared_samplers
 
@@ -92,6 +93,22 @@ def test_flows_are_sampled_as_in_comfyui(name: str) -> None:
 @pytest.mark.parametrize("name", SCALED_NOISE)
 def test_fresh_noise_is_that_of_the_models_training(name: str) -> None:
     assert _sampled(name, ToyModel(noise_scale=1.4)) == pytest.approx(SCALED_NOISE[name], abs=5e-5)
+
+
+@pytest.mark.parametrize("name", ["sa_solver", "sa_solver_pece"])
+def test_sa_solver_ends_with_its_prediction_where_noise_is_left(name: str) -> None:
+    x = torch.randn(1, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    sample = declared_samplers()[name].function
+    options: dict[str, Any] = {"extra_args": {"seed": 5, "model_options": {}}, "tau_func": lambda sigma: 0.0}
+    found = sample(ToyModel(), x, torch.tensor([0.9, 0.6]), **options)
+    denoised = ToyModel()(x, torch.tensor([0.9]))
+    torch.testing.assert_close(found, denoised + (x - denoised) * 0.6 / 0.9)  # a first step is Euler's
+
+
+def test_noise_between_levels_that_are_no_numbers_ends() -> None:
+    x = torch.zeros(1, 1, 2, 2)
+    draw = brownian_noise_sampler(x, torch.tensor(1.0), torch.tensor(1.0), seed=1)
+    assert draw(torch.tensor(1.0), torch.tensor(torch.nan)).isnan().all()
 
 
 def test_lcm_adds_noise_as_the_models_parameterisation_does() -> None:

@@ -40,6 +40,12 @@ def test_tiles_move_on_by_a_quarter_of_themselves_at_least() -> None:
     assert len(tiles_of(1000, 64, 64, 64, 4096)) <= 1000 // 16 + 1
 
 
+@pytest.mark.parametrize("size", [2, 0, -3])
+def test_tiles_that_do_not_move_on_are_refused(size: int) -> None:
+    with pytest.raises(ValueError, match=f"too small for the overlap; got {size} pixels, expected at least 3"):
+        tiles_of(100, 64, 64, size, 32)
+
+
 def test_a_small_image_is_one_tile() -> None:
     assert tiles_of(30, 20, 64, 64, 8) == [(0, 0, 30, 20)]
 
