@@ -29,7 +29,11 @@ COMPILING = ("compiled_blocks",)
 STAND_IN = "prompt_cache"  # for graphs, where there are none: as exact, and every device has it
 SAMPLER = "euler"
 MAX_RUNS, RUNS_SECONDS = 3, 1.5  # of one way, after the first
-AUDIO_LATENTS = {"ace_step": (1, 8, 16, 12), "stable_audio": (1, 64, 24)}  # a second and less
+AUDIO_LATENTS = {
+    "ace_step": (1, 8, 16, 12),
+    "stable_audio": (1, 64, 24),
+    "stable_audio3": (1, 256, 12),
+}  # a second and less
 
 
 @contextmanager

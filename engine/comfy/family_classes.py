@@ -35,6 +35,7 @@ CONFIGURATIONS: Mapping[str, tuple[str, str]] = {
     "Stable_Cascade_B": ("Stable_Cascade_C", "cascade:decoder"),
     "SD3": ("BASE", "sd3"),
     "StableAudio": ("BASE", "stable_audio"),
+    "StableAudio3": ("StableAudio", "stable_audio3"),
     "AuraFlow": ("BASE", "aura_flow"),
     "PixArtAlpha": ("BASE", "pixart"),
     "PixelDiTT2I": ("BASE", "pixeldit"),

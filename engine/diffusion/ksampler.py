@@ -258,3 +258,18 @@ def fix_empty_latent_channels(model: SampledModel, latent_image: torch.Tensor) -
         latent_image = latent_image.unsqueeze(2)
     complete = getattr(latent_format, "fix_empty_latent", None) if is_empty else None  # those of packs may lack it
     return latent_image if complete is None else complete(latent_image)
+
+
+def fix_empty_audio_length(
+    model: SampledModel, latent_image: torch.Tensor, samples_per_cell: int | None
+) -> torch.Tensor:
+    """Return an empty latent of audio [B, C, L] with as many of the model's cells as the same audio has.
+
+    `samples_per_cell` are the samples at 44.1 kHz that a cell of it stands for; None for a latent that does not say so,
+    which stays as it is, like one that is not empty, and any of a model without such cells.
+    """
+    own: int | None = getattr(model.get_model_object("latent_format"), "samples_per_cell", None)
+    if samples_per_cell is None or own in (None, samples_per_cell) or torch.count_nonzero(latent_image) > 0:
+        return latent_image
+    length = max(1, round(latent_image.shape[2] * (samples_per_cell / own)))
+    return repeat_to_batch_size(latent_image, length, dim=2)

@@ -18,6 +18,7 @@ class LatentFormat:
     `stream_channels` are those of each stream of nested latents, of which the first one is the VAE's; empty for plain
     latents. `latent_channels` is the largest of them. With `takes_streams` latents may be nested.
     `vae_channels` are those of the VAE's latents where the network takes several of their frames as one.
+    `samples_per_cell` are the samples of audio at 44.1 kHz that one cell of its latents stands for; None for others.
     """
 
     latent_channels = 4
@@ -34,6 +35,7 @@ class LatentFormat:
     stream_channels: tuple[int, ...] = ()
     takes_streams = False
     vae_channels: int | None = None
+    samples_per_cell: int | None = None
 
     def process_in(self, latent: torch.Tensor) -> torch.Tensor:
         return latent * self.scale_factor

@@ -22,7 +22,6 @@ WAN_TYPES = (
     "wandancer",
 )  # fmt: skip
 REFINER = "noise_refiner.0.attention.k_norm.weight"
-AUDIO_ROTATION = "transformer.rotary_pos_emb.inv_freq"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +71,15 @@ LATER_NETWORKS: tuple[LaterNetwork, ...] = (
     LaterNetwork("Hunyuan3D 2.1", ("t_embedder.mlp.2.weight", "blocks.0.attn1.k_norm.weight"), ("mlp_t5.0.weight",)),
     LaterNetwork("TripoSplat", ("cam_out_layer.weight", "repo_layers.0.final_map.weight")),
     LaterNetwork("Wan of another type", (WAN_LAST,), types=WAN_TYPES),
-    LaterNetwork("Stable Audio 3", (AUDIO_ROTATION, "transformer.layers.0.self_attn.q_norm.gamma")),
     LaterNetwork("YuE 2", ("vae2llm.weight", "llm2vae.weight", "latent_pos_embed.pe")),
     LaterNetwork(
         "Depth Anything 3", ("backbone.embeddings.patch_embeddings.projection.weight", "head.projects.0.weight")
     ),
 )
 DECODER = "the VAE"
-SOUND_DECODER = "the decoder of audio"
 LATER_PARTS: tuple[LaterNetwork, ...] = (
-    LaterNetwork("Stable Audio 3", ("decoder.layers.3.transformers.0.pre_norm.alpha",), part=SOUND_DECODER),
     LaterNetwork("TripoSplat", ("gs.base_offset_scale", "octree.out_proj.weight"), part=DECODER),
     LaterNetwork("NewBie", ("encoder.layers.0.mixer.Wqkv.weight",), part="Jina CLIP 2, a text encoder"),
-    LaterNetwork(
-        "Stable Audio 3", ("encoder.layers.0.pre_self_attn_layernorm.weight",), part="T5Gemma, the text encoder"
-    ),
     LaterNetwork("Qwen3.5", ("language_model.layers.0.linear_attn.A_log",), part="the language model"),
 )  # fmt: skip
 

@@ -53,13 +53,13 @@ def scaled_float8(tensors: Tensors, scopes: tuple[str, ...]) -> dict[str, torch.
 # --- ComfyUI's later formats ------------------------------------------------------------------------------------------
 
 
-def comfy_quant(tensors: Tensors, kind: str) -> dict[str, torch.Tensor]:
-    """Return tensors with the linear layers of blocks in a format of ComfyUI's, computed with as they are unpacked."""
+def comfy_quant(tensors: Tensors, kind: str, blocks: str = "blocks.") -> dict[str, torch.Tensor]:
+    """Return tensors with the linear layers of blocks, by a part of their names, in a format of ComfyUI's, computed with as they are unpacked."""
     said = json.dumps(DESCRIBED.get(kind, {"format": kind}) | {"full_precision_matrix_mult": True}).encode()
     found: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
         rows, columns = tensor.shape if tensor.ndim == 2 else (1, 1)
-        if "blocks." not in name or not is_linear(name, tensor) or rows % 32 or columns % 32:
+        if blocks not in name or not is_linear(name, tensor) or rows % 32 or columns % 32:
             found[name] = tensor
             continue
         layer = name.removesuffix("weight")
@@ -269,7 +269,7 @@ def _write_gguf(path: Path, tensors: Tensors, form: Mapping[str, object]) -> Non
 
 
 def _write_comfy_quant(path: Path, tensors: Tensors, form: Mapping[str, object]) -> None:
-    save_file(comfy_quant(tensors, str(form["format"])), path)
+    save_file(comfy_quant(tensors, str(form["format"]), str(form.get("blocks", "blocks."))), path)
 
 
 WRITERS: Mapping[str, Callable[[Path, Tensors, Mapping[str, object]], None]] = {

@@ -94,6 +94,7 @@ SD15_RULES = (
 FAMILY_RULES = (
     # norms whose stored weight is an offset from 1 (Gemma, Krea 2), then every other norm
     Rule(r"^gemma[23].*:.*norm\.weight$", deviation=0.1),
+    Rule(r"^(sa3_t5gemma|stable_audio3):.*(layernorm|encoder\.norm)\.weight$", deviation=0.1),
     Rule(r"^krea2.*\.(scale|lin)$", deviation=0.2),
     Rule(r"(\.scale|\.gamma)$", deviation=0.1, mean=1.0),
     Rule(r"^seedvr2\w*:.*\.(attn|mlp|out)_(scale|gate)$", deviation=0.1, mean=1.0),
@@ -164,6 +165,8 @@ FAMILY_RULES = (
     Rule(r"decoder\.conv_out1\.0\.weight$", gain=30.0),
     Rule(r"mel_stft\.mel_basis$", deviation=0.005, mean=0.02),
     # autoencoders of audio
+    Rule(r"bottleneck\.scaling_factor$", deviation=0.1, mean=1.0),
+    Rule(r"^sa3_vae_large:.*(to_out|ff\.ff\.(0\.proj|2))\.weight$", gain=0.3),
     Rule(r"\.layers\.\d+\.alpha$", deviation=0.1, mean=-1.0),
     Rule(r"(\.weight_g|\.weight\.original0)$", deviation=0.1, mean=0.6),
 )

@@ -8,6 +8,7 @@ import torch
 
 from darkroom.engine.families.ace_step15.denoiser import TIMBRES
 from darkroom.engine.families.ace_step15.text import LONGEST_SECONDS, SETTINGS_SLOT, writes_codes
+from darkroom.engine.families.ace_step15.vae_files import AceStep15LatentFormat
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import with_appended
@@ -85,8 +86,9 @@ def empty_ace_step15_latent_audio(
 ) -> LATENT:
     """Return an empty latent of songs of this length in seconds."""
     length = round(seconds * RATE_HZ / SAMPLES_PER_CELL)
-    latent: LATENT = {"samples": torch.zeros([batch_size, CHANNELS, length]), "type": "audio"}  # [B, C, L]
-    return latent
+    samples = torch.zeros([batch_size, CHANNELS, length])  # [B, C, L]
+    ratio = AceStep15LatentFormat.samples_per_cell
+    return {"samples": samples, "type": "audio", "downscale_ratio_temporal": ratio}
 
 
 @node(

@@ -11,6 +11,7 @@ from darkroom.engine.families.weight_norm_layout import audio_autoencoder
 from darkroom.engine.settings import DtypePolicy
 
 SAMPLE_RATE_HZ, STRIDES = 48000, (2, 4, 4, 6, 10)
+SAMPLES_PER_CELL = 1764  # at 44.1 kHz; 1920 at its own rate
 FULL = OobleckVaeConfig(strides=STRIDES, sample_rate_hz=SAMPLE_RATE_HZ)
 
 
@@ -36,3 +37,4 @@ class AceStep15LatentFormat(LatentFormat):
 
     latent_channels = 64
     latent_dimensions = 1
+    samples_per_cell = SAMPLES_PER_CELL

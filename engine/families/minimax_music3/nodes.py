@@ -10,7 +10,7 @@ from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.families.minimax_music3.denoiser import SCALE
 from darkroom.engine.families.minimax_music3.frame_writer import FRAMES_PER_SECOND, MAX_FRAMES, FrameSampling
 from darkroom.engine.families.minimax_music3.song_writer import NUM_FIRST_CODES
-from darkroom.engine.families.minimax_music3.transformer import LATENT_CHANNELS, num_cells
+from darkroom.engine.families.minimax_music3.transformer import LATENT_CHANNELS, SAMPLES_PER_CELL, num_cells
 from darkroom.engine.nodes.base import NodeContext
 from darkroom.engine.nodes.declaration import node
 from darkroom.engine.nodes.library.conditioning.conditioning import with_options
@@ -80,8 +80,8 @@ def empty_minimax_music3_latent_audio(
 ) -> LATENT:
     """Return an empty latent of songs of this length in seconds."""
     length = num_cells(num_frames(seconds))
-    latent: LATENT = {"samples": torch.zeros([batch_size, LATENT_CHANNELS, length]), "type": "audio"}  # [B, C, L]
-    return latent
+    samples = torch.zeros([batch_size, LATENT_CHANNELS, length])  # [B, C, L]
+    return {"samples": samples, "type": "audio", "downscale_ratio_temporal": SAMPLES_PER_CELL}
 
 
 NODES = (minimax_music3_text_encode, empty_minimax_music3_latent_audio)

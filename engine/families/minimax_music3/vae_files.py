@@ -9,6 +9,7 @@ from darkroom.engine.families.minimax_music3.vae import (
     KEY,
     LATENT_CHANNELS,
     MARK,
+    SAMPLES_PER_CELL,
     STRIDES,
     MiniMaxMusic3Vae,
     MiniMaxMusic3VaeConfig,
@@ -41,3 +42,4 @@ class MiniMaxMusic3LatentFormat(LatentFormat):
 
     latent_channels = LATENT_CHANNELS
     latent_dimensions = 1
+    samples_per_cell = SAMPLES_PER_CELL

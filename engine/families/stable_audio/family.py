@@ -18,6 +18,7 @@ from darkroom.engine.families.layouts import names_behind, saved_behind
 from darkroom.engine.families.stable_audio.denoiser import StableAudioDenoiser
 from darkroom.engine.families.stable_audio.transformer import (
     FIRST,
+    HEAD_NORM,
     MARK,
     SECONDS,
     StableAudioConfig,
@@ -78,7 +79,7 @@ FAMILY = ModelFamily(
     label="Stable Audio",
     file_words=("stableaudio",),
     other_file_words=("stableaudio25", "stableaudio3"),
-    detect=detect_by(DENOISER, needs=(FIRST,)),
+    detect=detect_by(DENOISER, needs=(FIRST,), lacks=(HEAD_NORM,)),
     parameterise=always(V_PREDICTION),
     denoiser=DENOISER,
     denoiser_type=StableAudioDenoiser,

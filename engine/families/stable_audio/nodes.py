@@ -35,8 +35,8 @@ def empty_latent_audio(
 ) -> LATENT:
     """Return an empty latent of audio of this length in seconds, an even number of cells."""
     length = round(seconds * RATE_HZ / SAMPLES_PER_CELL / 2) * 2
-    latent: LATENT = {"samples": torch.zeros([batch_size, CHANNELS, length]), "type": "audio"}  # [B, C, L]
-    return latent
+    samples = torch.zeros([batch_size, CHANNELS, length])  # [B, C, L]
+    return {"samples": samples, "type": "audio", "downscale_ratio_temporal": SAMPLES_PER_CELL}
 
 
 @node("ConditioningStableAudio", display_name=None, category="model/conditioning/stable audio", python_module=MODULE)

@@ -44,6 +44,7 @@ START, TOTAL = "seconds_start", "seconds_total"  # ComfyUI's names in a conditio
 MARK = "transformer.rotary_pos_emb.inv_freq"
 FIRST = "transformer.project_in.weight"
 TEXT = "to_cond_embed.0.weight"
+HEAD_NORM = "transformer.layers.0.self_attn.q_norm.gamma"  # of later networks
 SECONDS = "conditioner.conditioners."  # where files have the layers that read seconds
 
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from darkroom.engine.diffusion.latent_format import LatentFormat
 from darkroom.engine.families.base import NotRecognised, Shapes
-from darkroom.engine.families.stable_audio.vae import MARK, STRIDES, OobleckVae, OobleckVaeConfig, oobleck_vae_config
+from darkroom.engine.families.stable_audio.vae import (
+    MARK,
+    SAMPLES_PER_CELL,
+    STRIDES,
+    OobleckVae,
+    OobleckVaeConfig,
+    oobleck_vae_config,
+)
 from darkroom.engine.families.weight_norm_layout import audio_autoencoder
 from darkroom.engine.settings import DtypePolicy
 
@@ -31,3 +38,4 @@ class StableAudioLatentFormat(LatentFormat):
 
     latent_channels = 64
     latent_dimensions = 1
+    samples_per_cell = SAMPLES_PER_CELL

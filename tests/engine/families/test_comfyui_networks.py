@@ -45,6 +45,7 @@ HERE: Mapping[str, tuple[str, str]] = {
     "Stable_Cascade_B": ("cascade", "decoder"),
     "SD3": ("sd3", ""),
     "StableAudio": ("stable_audio", ""),
+    "StableAudio3": ("stable_audio3", ""),
     "AuraFlow": ("aura_flow", ""),
     "PixArtAlpha": ("pixart", ""),
     "PixArtSigma": ("pixart", ""),
@@ -126,7 +127,6 @@ HERE: Mapping[str, tuple[str, str]] = {
 }
 # Class of the network -> name by which its files are refused.
 REFUSED: Mapping[str, str] = {
-    "StableAudio3": "Stable Audio 3",
     "Ovis-Image": "Ovis-Image",
     "NewBie": "NewBie",
     "Hunyuan3Dv2_1": "Hunyuan3D 2.1",

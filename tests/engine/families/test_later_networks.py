@@ -28,7 +28,6 @@ CHECKPOINT = "model.diffusion_model."
 NEIGHBOURS: Mapping[str, tuple[str, Mapping[str, tuple[int, ...]], tuple[str, ...]]] = {
     "flux": ("Ovis-Image", {"double_blocks.0.img_mlp.gate_proj.weight": (8, 8)}, ("vector_in.in_layer.weight",)),
     "lumina2": ("NewBie", {"clip_text_pooled_proj.0.weight": (8,)}, ()),
-    "stable_audio": ("Stable Audio 3", {"transformer.layers.0.self_attn.q_norm.gamma": (8,)}, ()),
     "z_image": ("Ming-Image", {"__ming_image__": (1,)}, ()),
 }
 

@@ -75,6 +75,7 @@ from darkroom.engine.families.sd3.transformer import Sd3Config, Sd3Transformer
 from darkroom.engine.families.seedvr2.layers import SeedVr2Config
 from darkroom.engine.families.seedvr2.transformer import SeedVr2Transformer
 from darkroom.engine.families.stable_audio.transformer import StableAudioConfig, StableAudioTransformer
+from darkroom.engine.families.stable_audio3.transformer import StableAudio3Config, StableAudio3Transformer
 from darkroom.engine.families.trellis2.transformer import Stage, Trellis2Config, Trellis2Transformer, turns_of
 from darkroom.engine.families.wan.animate import FaceAttention
 from darkroom.engine.families.wan.animate2 import WanAnimate2Config, WanAnimate2Transformer
@@ -784,6 +785,23 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
             },
         ),
         ("ace_step15",),
+    ),
+    "stable_audio3": SmallTransformer(
+        lambda: StableAudio3Transformer(
+            StableAudio3Config(
+                hidden_size=128, num_layers=2, intermediate_size=128, context_dim=64, text_dim=128, in_channels=8,
+                local_dim=9, num_memory_tokens=3,
+            )
+        ),
+        _of(
+            (8, 12), 64, 1.0,
+            {
+                "seconds_total": lambda drawn: 20.0,
+                "text_lengths": lambda drawn: torch.tensor([2] * BATCH),
+                "local_add_cond": lambda drawn: drawn(BATCH, 9, 12),
+            },
+        ),
+        ("stable_audio3",),
     ),
     "stable_audio": SmallTransformer(
         lambda: StableAudioTransformer(StableAudioConfig(width=128, num_blocks=2, context_dim=64, in_channels=8)),

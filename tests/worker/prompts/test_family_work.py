@@ -29,7 +29,7 @@ WITH_FRAMES: Final = frozenset({
 })  # fmt: skip
 """Families whose latents have an axis of frames, also for an image."""
 LATENTS: Final = {
-    "stable_audio": (1, 64, 1024), "hunyuan3d": (1, 64, 3072), "ace_step": (1, 8, 16, 1292),
+    "stable_audio": (1, 64, 1024), "stable_audio3": (1, 256, 650), "hunyuan3d": (1, 64, 3072), "ace_step": (1, 8, 16, 1292),
     "ace_step15": (1, 64, 3000), "minimax_music3": (1, 128, 10335),
     "trellis2": (1, 32, 16, 16, 16),
 }  # fmt: skip
@@ -44,7 +44,7 @@ TEXT_WIDTHS: Final = {
     "z_image_pixel": 2560,
     "kandinsky5": 3584, "kandinsky5_image": 3584, "hunyuan_video15": 3584,
     "hunyuan_image_refiner": 3584, "seedvr2": 5120, "sd15": 768, "zero123": 768, "svd": 1024, "sd2": 1024, "sdxl": 2048,
-    "sdxl_refiner": 1280, "trellis2": 1024, "stable_audio": 768, "cosmos1": 1024, "cosmos_predict2": 1024,
+    "sdxl_refiner": 1280, "trellis2": 1024, "stable_audio": 768, "stable_audio3": 768, "cosmos1": 1024, "cosmos_predict2": 1024,
     "hunyuan_dit": 1024,
 }  # fmt: skip
 T5_WIDTH: Final = 4096
@@ -76,6 +76,8 @@ def more_inputs(name: str, batch: int) -> dict[str, Any]:
         return {"clip_text": empty(1, 77, 1280), "clip_text_pooled": empty(1, 1, 1280), "clip_img": empty(1, 1, 768)}
     if name == "stable_audio":
         return {"seconds": (0.0, 47.0), "y": empty(1, 1536)}
+    if name == "stable_audio3":
+        return {"seconds_total": 60.0, "local_add_cond": empty(1, 257, 650)}
     if name == "ace_step":
         return {"lyric_token_idx": torch.zeros(1, 200, dtype=torch.long)}
     if name == "minimax_music3":
