@@ -61,3 +61,19 @@ class ChannelNorm(nn.RMSNorm):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = functional.normalize(x, dim=1) * self.factor * self.gamma.to(x)
         return out
+
+
+class DynamicTanh(nn.Module):
+    """A hyperbolic tangent with a slope in place of a norm (Zhu et al. 2025, arXiv 2503.10622).
+
+    It has a factor and an offset for each channel.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.empty(1))
+        self.gamma, self.beta = (nn.Parameter(torch.empty(width)) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        alpha, gamma, beta = (item.to(x.dtype) for item in (self.alpha, self.gamma, self.beta))
+        return gamma * torch.tanh(alpha * x) + beta

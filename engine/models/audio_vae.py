@@ -140,7 +140,9 @@ class AudioVae(Vae):
         return cells
 
     def _decode_stretch(self, network: Network, shape: torch.Size, stretch: torch.Tensor) -> torch.Tensor:
-        return self._decode_tile(network, stretch.reshape(1, *shape, stretch.shape[-1]))
+        """Return the audio of a stretch, without what networks of whole chunks decode behind it."""
+        decoded = self._decode_tile(network, stretch.reshape(1, *shape, stretch.shape[-1]))
+        return decoded[..., : stretch.shape[-1] * self.upscale_ratio]
 
     def _encode_stretch(self, network: Network, stretch: torch.Tensor) -> torch.Tensor:
         latent = self._encode_tile(network, stretch)

@@ -20,6 +20,7 @@ from darkroom.engine.formats.safetensors_file import write_safetensors
 from darkroom.engine.formats.unfilled import give_memory, unfilled
 from darkroom.engine.layers.frozen_norm import FrozenBatchNorm
 from darkroom.engine.layers.image_encoders import ImageEncoderConfig, image_encoder
+from darkroom.engine.layers.norms import DynamicTanh
 from darkroom.engine.layers.unet import UnetModel
 from darkroom.engine.layers.weight_norm import WeightNorm
 from darkroom.engine.models.load import LoadTypes
@@ -38,8 +39,11 @@ NORMED_BRANCH_END = "layers.3"  # of residual units of audio
 BRANCH_GAIN = 0.3
 NUMBERS_AT_ONCE = 1 << 24  # drawn in float32 for weights of a type that torch draws no numbers in
 DRAWN_TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-# Parameters that something is divided by or multiplied with.
-FACTORS = ("std-of-means", "latent_std", "timestep_scale_multiplier", "gamma", "lambda1")
+# Parameters that something is divided by or multiplied with, and tokens from which layers make others.
+FACTORS = (
+    "std-of-means", "latent_std", "timestep_scale_multiplier", "gamma", "lambda1", "running_std", "scaling_factor",
+    "new_tokens",
+)  # fmt: skip
 
 
 def random_networks(
@@ -116,7 +120,8 @@ def _draw(network: nn.Module, generator: torch.Generator) -> None:
     for name, module in network.named_modules():
         for kind, parameter in module.named_parameters(recurse=False):
             if kind not in ("weight", "bias"):
-                is_factor = isinstance(module, nn.RMSNorm) or kind in FACTORS
+                is_slope = kind == "alpha" and isinstance(module, DynamicTanh)
+                is_factor = isinstance(module, nn.RMSNorm) or kind in FACTORS or is_slope
                 parameter.fill_(1.0) if is_factor else parameter.zero_()
         if isinstance(module, FrozenBatchNorm):
             module.running_var.fill_(1.0)

@@ -54,7 +54,10 @@ def scaled_float8(tensors: Tensors, scopes: tuple[str, ...]) -> dict[str, torch.
 
 
 def comfy_quant(tensors: Tensors, kind: str, blocks: str = "blocks.") -> dict[str, torch.Tensor]:
-    """Return tensors with the linear layers of blocks, by a part of their names, in a format of ComfyUI's, computed with as they are unpacked."""
+    """Return tensors with the linear layers of blocks in a format of ComfyUI's, computed with as they are unpacked.
+
+    `blocks` is a part of the names of these layers.
+    """
     said = json.dumps(DESCRIBED.get(kind, {"format": kind}) | {"full_precision_matrix_mult": True}).encode()
     found: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():

@@ -45,7 +45,7 @@ class StableAudio3Denoiser(Denoiser):
         return inputs
 
     def _kept_audio(self, **kwargs: Any) -> torch.Tensor:
-        """Return 1 where the sampler may not write, and the audio given with the condition, else zeros [B, 1 + C, L]."""
+        """Return 1 where the sampler may not write, and the audio given with the condition or zeros [B, 1 + C, L]."""
         noise, device = kwargs["noise"], kwargs["device"]
         audio: torch.Tensor | None = kwargs.get("concat_latent_image")
         if audio is None:

@@ -104,7 +104,7 @@ FAMILY = ModelFamily(
     comfyui=ComfyUiNames("StableAudio3", TEXT_TYPES),
     default=Defaults(
         width=208, height=200, steps=8, cfg=1.0, sampler_name="lcm", scheduler="simple",
-        tflop=2.0, attention=0.06, billions=1.43,
+        tflop=2.08, attention=0.07, billions=1.453,
         audio_latent="EmptyLatentAudio", audio_text="CLIPTextEncode", seconds=60.0, max_seconds=380.0,
     ),
     nodes=(

@@ -377,7 +377,7 @@ def _two_layers(in_width: int, inner_width: int, width: int, *, has_bias: bool =
 
 
 def _block_function(block: nn.Module) -> BlockFunction:
-    """Return a block in the form in which custom nodes call it: without a mask and the audio around it, as ComfyUI's."""
+    """Return a block in the form in which custom nodes call it: without kept audio, as ComfyUI's."""
 
     def original(args: dict[str, Any]) -> dict[str, torch.Tensor]:
         return {"img": block(args["img"], args["txt"], args["vec"], args["pe"], args["transformer_options"])}

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Linear
+from darkroom.engine.layers.norms import DynamicTanh
 from darkroom.engine.layers.rotary import rotated_halves
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.weight_norm import NormedConv1d
@@ -65,19 +66,6 @@ def same_vae_config(shapes: Shapes) -> SameVaeConfig:
         latent_channels=shapes["decoder.layers.1.weight"][1],
         kernel=kernel,
     )
-
-
-class DynamicTanh(nn.Module):
-    """A hyperbolic tangent with a slope in place of a norm, a factor and an offset for each channel."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.alpha = nn.Parameter(torch.empty(1))
-        self.gamma, self.beta = (nn.Parameter(torch.empty(width)) for _ in range(2))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        alpha, gamma, beta = (item.to(x.dtype) for item in (self.alpha, self.gamma, self.beta))
-        return gamma * torch.tanh(alpha * x) + beta
 
 
 class RotaryFrequencies(nn.Module):

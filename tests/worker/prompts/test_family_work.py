@@ -29,7 +29,8 @@ WITH_FRAMES: Final = frozenset({
 })  # fmt: skip
 """Families whose latents have an axis of frames, also for an image."""
 LATENTS: Final = {
-    "stable_audio": (1, 64, 1024), "stable_audio3": (1, 256, 650), "hunyuan3d": (1, 64, 3072), "ace_step": (1, 8, 16, 1292),
+    "stable_audio": (1, 64, 1024), "stable_audio3": (1, 256, 650),
+    "hunyuan3d": (1, 64, 3072), "ace_step": (1, 8, 16, 1292),
     "ace_step15": (1, 64, 3000), "minimax_music3": (1, 128, 10335),
     "trellis2": (1, 32, 16, 16, 16),
 }  # fmt: skip
@@ -44,7 +45,8 @@ TEXT_WIDTHS: Final = {
     "z_image_pixel": 2560,
     "kandinsky5": 3584, "kandinsky5_image": 3584, "hunyuan_video15": 3584,
     "hunyuan_image_refiner": 3584, "seedvr2": 5120, "sd15": 768, "zero123": 768, "svd": 1024, "sd2": 1024, "sdxl": 2048,
-    "sdxl_refiner": 1280, "trellis2": 1024, "stable_audio": 768, "stable_audio3": 768, "cosmos1": 1024, "cosmos_predict2": 1024,
+    "sdxl_refiner": 1280, "trellis2": 1024, "stable_audio": 768, "stable_audio3": 768,
+    "cosmos1": 1024, "cosmos_predict2": 1024,
     "hunyuan_dit": 1024,
 }  # fmt: skip
 T5_WIDTH: Final = 4096
