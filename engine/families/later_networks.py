@@ -69,16 +69,13 @@ LATER_NETWORKS: tuple[LaterNetwork, ...] = (
         ),
     ),
     LaterNetwork("Hunyuan3D 2.1", ("t_embedder.mlp.2.weight", "blocks.0.attn1.k_norm.weight"), ("mlp_t5.0.weight",)),
-    LaterNetwork("TripoSplat", ("cam_out_layer.weight", "repo_layers.0.final_map.weight")),
     LaterNetwork("Wan of another type", (WAN_LAST,), types=WAN_TYPES),
     LaterNetwork("YuE 2", ("vae2llm.weight", "llm2vae.weight", "latent_pos_embed.pe")),
     LaterNetwork(
         "Depth Anything 3", ("backbone.embeddings.patch_embeddings.projection.weight", "head.projects.0.weight")
     ),
 )
-DECODER = "the VAE"
 LATER_PARTS: tuple[LaterNetwork, ...] = (
-    LaterNetwork("TripoSplat", ("gs.base_offset_scale", "octree.out_proj.weight"), part=DECODER),
     LaterNetwork("NewBie", ("encoder.layers.0.mixer.Wqkv.weight",), part="Jina CLIP 2, a text encoder"),
     LaterNetwork("Qwen3.5", ("language_model.layers.0.linear_attn.A_log",), part="the language model"),
 )  # fmt: skip

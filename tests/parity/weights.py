@@ -35,6 +35,7 @@ CONSTANTS = {
     "edm_vpred.sigma_min": 0.002,
     "control_type": 2.0,
     "pre_block.attn.zero_k_bias": 0.0,
+    "gs.base_offset_scale": -3.0,
 }
 """Settings that a file holds as tensors, by key."""
 

@@ -1,4 +1,4 @@
-"""Node classes made for TripoSplat (VAST AI Research 2026), which makes splats of an image; its networks are not here.
+"""The node that prepares images for TripoSplat: the object on a square.
 
 `B` images, `H W` pixels, `S` pixels a side of the square image that the networks read.
 """
@@ -22,6 +22,7 @@ UNIT_PX = 16  # patches of the image encoder, cells of the VAE
 MARGIN = 1.2  # sides of the square around the object, relative to the object's
 LONGEST_PX = 8192  # of a scaled image's sides
 
+MODULE = "comfy_extras.nodes_triposplat"
 ErodeRadius = Annotated[int, Int(min=0, max=16)]
 Side = Annotated[int, Int(min=256, max=4096, step=UNIT_PX)]
 
@@ -31,7 +32,7 @@ Side = Annotated[int, Int(min=256, max=4096, step=UNIT_PX)]
     display_name="TripoSplat Preprocess Image",
     category="model/conditioning/triposplat",
     description="Crop center each image to a square canvas on a black background and add padding.",
-    python_module="comfy_extras.nodes_triposplat",
+    python_module=MODULE,
 )
 def triposplat_preprocess_image(
     context: NodeContext, *, image: IMAGE, mask: MASK, erode_radius: ErodeRadius = 1, size: Side = 1024
@@ -90,6 +91,3 @@ def _square_around(image: torch.Tensor, is_object: torch.Tensor) -> torch.Tensor
         )
         square[:, :, rows_of_square, columns_of_square] = image[:, :, top:bottom, left:right]
     return square
-
-
-NODES = (triposplat_preprocess_image,)
