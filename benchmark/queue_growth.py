@@ -24,7 +24,8 @@ from rich.console import Console
 
 from benchmark.machine import describe_cpu
 from benchmark.own_servers import postgres_server
-from darkroom.worker.gateway.job_records import SUFFIX, JobRecords
+from darkroom.worker.gateway.database import SUFFIX, GatewayDatabase
+from darkroom.worker.gateway.job_records import JobRecords
 from darkroom.worker.settings.database import DatabaseConfig
 from darkroom.worker.storage.job import Job, JobRequest, JobTimes
 from darkroom.worker.storage.job_list import JobFilter
@@ -46,7 +47,7 @@ FROM generate_series(1, {num}) AS n
 async def run(num_waiting: int, num_ended: int) -> dict[str, Any]:
     with postgres_server() as url:
         config = DatabaseConfig(url=SecretStr(url))
-        records = JobRecords(config)
+        records = JobRecords(GatewayDatabase(config))
         await records.open()
         rows, num_filled = [], 0
         for num in (100, 1000, 10_000, 100_000):

@@ -18,7 +18,7 @@ import pytest
 from pydantic import SecretStr
 
 from darkroom.worker.engines.supervisor import free_port
-from darkroom.worker.gateway.job_records import SUFFIX
+from darkroom.worker.gateway.database import SUFFIX
 from darkroom.worker.settings.database import DatabaseConfig
 from darkroom.worker.storage.migrations.__main__ import migrate
 

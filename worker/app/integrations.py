@@ -138,9 +138,10 @@ def broker_of_gateway(config: BrokerConfig) -> Broker:
 
 
 def build_producer(config: BrokerConfig) -> Producer:
-    """Return the producer's side of `BROKER_URL`. Raises SettingsInvalid without one that has results and events."""
+    """Return the producer's side of `BROKER_URL`. Raises SettingsInvalid for one without results and events."""
     if config.kind not in PRODUCERS:
-        raise SettingsInvalid("BROKER_URL: a gateway needs a broker with results; expected redis:// or nats://")
+        message = "BROKER_URL: without results; expected redis://, nats://, or nothing for the queue in the database"
+        raise SettingsInvalid(message)
     producer: Producer = _broker(config.kind, config)
     return producer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import structlog
@@ -18,9 +18,13 @@ from darkroom.worker.api.services import RequestServices
 from darkroom.worker.app.integrations import broker_of_gateway, build_producer, gateway_routers, unsigned_envelopes
 from darkroom.worker.errors import SettingsInvalid, WorkerError
 from darkroom.worker.gateway.app import create_gateway_app
+from darkroom.worker.gateway.database import GatewayDatabase
 from darkroom.worker.gateway.gateway import Gateway
+from darkroom.worker.gateway.job_ledger import JobLedger
 from darkroom.worker.gateway.job_records import JobRecords
 from darkroom.worker.gateway.metrics import GatewayMetrics
+from darkroom.worker.gateway.queue.consumer import DatabaseBroker
+from darkroom.worker.gateway.queue.queue import DatabaseQueue
 from darkroom.worker.gateway.request_limits import RequestLimits
 from darkroom.worker.gateway.request_rates import RequestRates
 from darkroom.worker.gateway.routes import GatewayServices
@@ -41,6 +45,7 @@ from darkroom.worker.observe.prompt_texts import PromptTexts
 from darkroom.worker.prompts.rules import PromptRules
 from darkroom.worker.settings.environment import has_colors, load_settings, trusted_proxies
 from darkroom.worker.settings.settings import Settings
+from darkroom.worker.sources.broker import Broker, Producer
 
 EXIT_UNUSABLE = 1
 EXIT_BAD_SETTING = 2
@@ -61,13 +66,14 @@ class GatewayServer(GuardedServer):
 
 
 def build_services(settings: Settings) -> GatewayServices:
-    """Return the services of the gateway's routes. Raises SettingsInvalid without a database and a broker."""
-    if not settings.database.is_set:
-        raise SettingsInvalid("DATABASE_URL: not set; a gateway keeps its jobs in PostgreSQL")
+    """Return the services of the gateway's routes. Raises SettingsInvalid for settings that do not go together."""
     http_metrics = HttpMetrics()
     per_second = settings.callers.requests_per_second
-    rates = None if per_second is None else RequestRates(settings.database, per_second)
-    records, producer = JobRecords(settings.database), build_producer(settings.broker)
+    is_counted_here = per_second is None or not settings.database.is_set  # a gateway without a server is alone
+    rates = None if per_second is None or is_counted_here else RequestRates(settings.database, per_second)
+    database = GatewayDatabase(settings.database, settings.folders.state_path)
+    records = JobRecords(database)
+    producer, make_broker = _transport(settings, database)
     return GatewayServices(
         requests=RequestServices(
             guard=Gatekeeper(settings.auth_config()),
@@ -96,10 +102,23 @@ def build_services(settings: Settings) -> GatewayServices:
             rates,
         ),
         tokens=WorkerTokens(records),
-        desk=WorkerDesk(records, lambda: broker_of_gateway(settings.broker), settings.broker.lease_seconds),
+        desk=WorkerDesk(records, make_broker, settings.broker.lease_seconds),
         request_rates=rates,
         fetches_models=settings.models.fetch_missing != "off",
     )
+
+
+def _transport(settings: Settings, database: GatewayDatabase) -> tuple[Producer, Callable[[], Broker]]:
+    """Return what carries jobs to workers, and what makes a worker's side of it. Raises SettingsInvalid."""
+    broker = settings.broker
+    if broker.gateway_url:
+        raise SettingsInvalid("GATEWAY_URL: is for workers; got one at a gateway")
+    if broker.kind is not None:
+        if not database.is_postgres:
+            raise SettingsInvalid("DATABASE_URL: not set; a gateway with a broker keeps its jobs in PostgreSQL")
+        return build_producer(broker), lambda: broker_of_gateway(broker)
+    queue = DatabaseQueue(database, broker.result_seconds, JobLedger(database))
+    return queue, lambda: DatabaseBroker(queue, broker.lease_seconds)
 
 
 def serve_gateway(**overrides: Any) -> int:

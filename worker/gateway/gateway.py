@@ -31,8 +31,10 @@ from darkroom.worker.errors import (
 from darkroom.worker.gateway.collector import Collector
 from darkroom.worker.gateway.fleet import Fleet
 from darkroom.worker.gateway.followers import Followers
+from darkroom.worker.gateway.job_ledger import UNREADABLE, UNREADABLE_ERROR, adder, adopt
 from darkroom.worker.gateway.job_records import JobRecords, LargeJob, broker_id
 from darkroom.worker.gateway.placing import Placement
+from darkroom.worker.gateway.queue.queue import DatabaseQueue
 from darkroom.worker.gateway.request_rates import RequestRates
 from darkroom.worker.gateway.result_memory import LARGE_BYTES, ResultMemory
 from darkroom.worker.guard.identity.caller import Identity
@@ -43,7 +45,7 @@ from darkroom.worker.settings.gateway import GatewayConfig
 from darkroom.worker.settings.jobs import CallerLimits, RetentionConfig
 from darkroom.worker.sources.broker import BrokerUnreachable, JobTooLarge, Producer
 from darkroom.worker.sources.oversized_jobs import message_in_place_of, too_large
-from darkroom.worker.storage.job import Job, JobRequest, JobState, JobTimes
+from darkroom.worker.storage.job import Job, JobRequest, JobState, JobTimes, Stage
 
 SEND_AGAIN_SECONDS = 2.0
 COLLECT_SECONDS = 1.0
@@ -51,8 +53,6 @@ BATCH = 500
 CANCEL_SECONDS = 5.0  # for which a cancel waits until a worker has ended the job: some sampling steps
 EXPIRY_SECONDS = 60.0
 SECRET_FREE_WORDS = "Request accepted"
-UNREADABLE = "The result at the broker cannot be read"
-UNREADABLE_ERROR = {"status": 500, "code": "result_unreadable", "message": UNREADABLE}
 
 log = structlog.get_logger("gateway")
 
@@ -66,7 +66,10 @@ class JobEvent:
 
 
 class Gateway:
-    """Owner of a gateway's connections. `lifespan` opens and closes them; the jobs are `records`."""
+    """Owner of a gateway's connections. `lifespan` opens and closes them; the jobs are `records`.
+
+    The producer is a broker's, or the queue in the database of the jobs: then a job is in both or in none.
+    """
 
     def __init__(
         self,
@@ -79,6 +82,7 @@ class Gateway:
     ) -> None:
         self.records = records
         self.producer = producer
+        self._queue = producer if isinstance(producer, DatabaseQueue) else None
         self.fleet = Fleet(producer)
         self._config = config
         self._limits = limits
@@ -92,9 +96,12 @@ class Gateway:
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
         await self.records.open()
+        if self._queue is None:
+            self._tasks.spawn(self._send_left(), "gateway")
+            self._tasks.spawn(self._collect(), "gateway")
+        else:
+            await self._begin_queue(self._queue)
         for loop in (
-            self._send_left(),
-            self._collect(),
             self._expire(),
             self._followers.read_forever(),
             self._followers.look_forever(),
@@ -109,6 +116,11 @@ class Gateway:
             await self.records.close()
             if self._rates is not None:
                 await self._rates.close()
+
+    async def _begin_queue(self, queue: DatabaseQueue) -> None:
+        queue.start()
+        if num := await adopt(queue):
+            log.info("jobs queued again", num_jobs=num)
 
     async def problems(self) -> list[str]:
         """Return the reasons why no job would be accepted and sent now."""
@@ -131,18 +143,26 @@ class Gateway:
             return 0
 
     async def submit(
-        self, parsed: ParsedRequest, digest: str, job_id: str, asked_id: str, caller: Identity, place: Placement
+        self,
+        parsed: ParsedRequest,
+        digest: str,
+        job_id: str,
+        asked_id: str,
+        caller: Identity,
+        place: Placement,
+        *,
+        is_fresh: bool = False,
     ) -> Job:
         """Return the job of a checked request, new or the earlier one of this id; `place` is the stream it goes to.
 
-        Raises RequestIdTaken, RequestIdConflict, LimitReached, QueueFull, RequestTooLarge, DatabaseUnreachable.
+        `is_fresh`: nobody can have used this id. Raises RequestIdTaken, RequestIdConflict, LimitReached, QueueFull,
+        RequestTooLarge, DatabaseUnreachable.
         """
-        earlier = await self.records.find(job_id)
+        earlier = None if is_fresh else await self.records.find(job_id)
         if earlier is None:
             await self._check_size()
             job = self._new_job(parsed, digest, job_id, asked_id, caller, place.priority)
-            if await self.records.insert(job, self._limit_of(caller)):
-                await self._send_new(job, place.model)
+            if await self._is_stored(job, self._limit_of(caller), place.model):
                 return job
             earlier = await self.records.find(job_id)  # of the same request, at another replica
         if earlier is None:
@@ -153,6 +173,19 @@ class Gateway:
             named = earlier.public_id
             raise RequestIdConflict(f"request_id {named} belongs to a request with another body", request_id=named)
         return earlier
+
+    async def _is_stored(self, job: Job, max_live: int | None, model: str) -> bool:
+        """Store and send a new job. Returns False if its id is taken. Raises LimitReached, RequestTooLarge."""
+        if self._queue is None:
+            if is_new := await self.records.insert(job, max_live):
+                await self._send_new(job, model)
+            return is_new
+        job.stage = Stage.WAITING
+        wake = self._queue.wake_of(model)
+        is_new = await self.records.insert(job, max_live, adder(self._queue, model, wake))
+        if is_new:
+            await self._queue.wake(model, is_told=wake is not None)
+        return is_new
 
     def _new_job(
         self, parsed: ParsedRequest, digest: str, job_id: str, asked_id: str, caller: Identity, priority: int
@@ -329,6 +362,8 @@ class Gateway:
             if self._rates is not None:
                 await self._rates.forget_old()
             await self.records.forget_finished_before(int((time.time() - self._retention.result_ttl_seconds) * 1000))
+            if self._queue is not None:
+                await self._queue.forget_old()
 
         await self._forever(EXPIRY_SECONDS, forget)
 

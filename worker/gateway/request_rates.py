@@ -16,7 +16,7 @@ import sqlalchemy as sa
 import structlog
 
 from darkroom.worker.errors import LimitReached
-from darkroom.worker.gateway.job_records import SUFFIX
+from darkroom.worker.gateway.database import SUFFIX
 from darkroom.worker.guard.rate_limits import window_of
 from darkroom.worker.settings.database import DatabaseConfig
 from darkroom.worker.storage.postgres_database import open_postgres

@@ -242,7 +242,7 @@ async def _submitted(request: Request) -> Job:
     asked_id = clean_id(named) if named else fresh_id()
     job_id = await id_to_use(gateway.records, asked_id, caller.key_name) if named else asked_id
     try:
-        return await gateway.submit(parsed, digest, job_id, asked_id, caller, place)
+        return await gateway.submit(parsed, digest, job_id, asked_id, caller, place, is_fresh=not named)
     except RequestIdTaken:  # just now, by another caller
         return await gateway.submit(parsed, digest, own_id(asked_id, caller.key_name), asked_id, caller, place)
 

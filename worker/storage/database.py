@@ -34,7 +34,7 @@ from darkroom.worker.storage.job import (
 )
 from darkroom.worker.storage.migrations.tables import create_tables
 
-HEAD_REVISION = "0012"
+HEAD_REVISION = "0013"
 """The newest migration. A test compares it with the versions folder."""
 
 log = structlog.get_logger("jobs.store")

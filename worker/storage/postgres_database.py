@@ -210,8 +210,16 @@ def open_postgres(config: DatabaseConfig, *, num_connections: int = 1) -> sa.Eng
     """
     if importlib.util.find_spec("psycopg") is None:
         raise SettingsInvalid(f"DATABASE_URL: the package psycopg is not installed; {install_command('postgres')}")
+    arguments = connect_arguments(config)
+    return sa.create_engine(
+        _url(config), connect_args=arguments, hide_parameters=True, pool_size=num_connections
+    )  # fmt: skip
+
+
+def connect_arguments(config: DatabaseConfig) -> dict[str, str | int]:
+    """Return the arguments of a connection that sees the schema, and notices a server that is gone."""
     url = _url(config)
-    arguments = {
+    return {
         "connect_timeout": CONNECT_SECONDS,
         "tcp_user_timeout": LOST_MILLISECONDS,
         "keepalives_idle": 5,
@@ -220,7 +228,6 @@ def open_postgres(config: DatabaseConfig, *, num_connections: int = 1) -> sa.Eng
         "application_name": "darkroom",
         "options": f"{_options(url, config.schema_name)} -c statement_timeout={STATEMENT_SECONDS * 1000}",
     }
-    return sa.create_engine(url, connect_args=arguments, hide_parameters=True, pool_size=num_connections)
 
 
 def _url(config: DatabaseConfig) -> sa.URL:

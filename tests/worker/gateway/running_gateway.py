@@ -13,8 +13,10 @@ import uvicorn
 from darkroom.worker.api.busy import busy
 from darkroom.worker.app.serve_gateway import build_services
 from darkroom.worker.gateway.app import create_gateway_app
+from darkroom.worker.gateway.routes import GatewayServices
 from darkroom.worker.guard.listener.connections import ConnectionTable
 from darkroom.worker.settings.environment import load_settings
+from darkroom.worker.sources.broker import Producer
 from tests.worker.running_front import ServerWithoutSignals, until
 
 
@@ -23,11 +25,18 @@ class LocalGateway:
 
     def __init__(self, broker_url: str, database_url: str, **changes: Any) -> None:
         self._given = {"broker_url": broker_url, "database_url": database_url, **changes}
+        self._services: GatewayServices | None = None
         self._server: ServerWithoutSignals | None = None
         self._serving: asyncio.Task[None] | None = None
         self.port = 0
         self.url = ""
         self.token = ""
+
+    @property
+    def producer(self) -> Producer:
+        """Its producer, since it was started last."""
+        assert self._services is not None, "it is started"
+        return self._services.gateway.producer
 
     @property
     def settings(self) -> dict[str, str]:
@@ -38,8 +47,9 @@ class LocalGateway:
         """Start it, the second time on the same port, and wait until it is ready."""
         await self.stop()
         settings = load_settings(env_file=None, **self._given).settings
+        self._services = build_services(settings)
         config = uvicorn.Config(
-            create_gateway_app(build_services(settings)), port=self.port, log_config=None, access_log=False, ws="none",
+            create_gateway_app(self._services), port=self.port, log_config=None, access_log=False, ws="none",
             timeout_graceful_shutdown=1,
         )  # fmt: skip
         server = ServerWithoutSignals(config, ConnectionTable(settings.connections, frozenset()), busy)

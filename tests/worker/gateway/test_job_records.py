@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from darkroom.worker.errors import LimitReached
+from darkroom.worker.gateway.database import GatewayDatabase
 from darkroom.worker.gateway.job_records import JobRecords, ended_job
 from darkroom.worker.storage.job import Job, JobRequest, JobState, JobTimes
 from darkroom.worker.storage.job_list import JobFilter
@@ -22,7 +23,7 @@ from tests.worker.postgres_server import PostgresServer
 @asynccontextmanager
 async def two_replicas(postgres: PostgresServer) -> AsyncIterator[tuple[JobRecords, JobRecords]]:
     database = postgres.new_database()
-    replicas = [JobRecords(postgres.config(database)) for _ in range(2)]
+    replicas = [JobRecords(GatewayDatabase(postgres.config(database))) for _ in range(2)]
     for records in replicas:
         await records.open()
     try:
@@ -161,11 +162,11 @@ async def test_gateways_make_the_days_ahead_and_drop_those_that_are_over(postgre
             await replicas[0].insert(job)
             await replicas[0].end(job, {"status": "completed", "timings": {"completed_at_ms": now_ms - DAY_MS}})
 
-        def make_an_old_day() -> None:
-            with replicas[0]._engine.connect() as connection:
+        def make_an_old_day(engine: sa.Engine) -> None:
+            with engine.connect() as connection:
                 make_days(connection, now_ms - 2 * DAY_MS)
 
-        await asyncio.to_thread(make_an_old_day)
+        await replicas[0]._database.with_engine(make_an_old_day)
         gone = await asyncio.gather(*(records.forget_finished_before(now_ms) for records in replicas))
         # A day of which each has locked a part, neither drops: it is left for the next call.
         assert sum(gone) + await replicas[0].forget_finished_before(now_ms) == 2

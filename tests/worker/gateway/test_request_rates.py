@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from darkroom.worker.errors import LimitReached
-from darkroom.worker.gateway.job_records import SUFFIX
+from darkroom.worker.gateway.database import SUFFIX
 from darkroom.worker.gateway.request_rates import RequestRates
 from tests.worker.gateway.running_gateway import running_gateway
 from tests.worker.postgres_server import SCHEMA, PostgresServer

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from pydantic import SecretStr
@@ -16,11 +18,14 @@ from darkroom.worker.integrations.gateway.http_broker import HttpBroker
 from darkroom.worker.integrations.nats.jetstream import NatsBroker
 from darkroom.worker.integrations.redis.streams import RedisBroker
 from darkroom.worker.settings.broker import BrokerConfig
+from darkroom.worker.sources.broker import Producer
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.gateway.running_gateway import LocalGateway
 from tests.worker.running_front import until
 from tests.worker.sources.brokers import LEASE_SECONDS, ProducingBroker, Server, body, received, result, worker
 from tests.worker.sources.servers import nats_server, redis_server
+
+CONSUMERS_SIDE = ("connect", "receive", "renew", "finish", "bury", "give_back", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class RedisThroughGateway(RedisBroker):
     def __init__(self, redis_url: str, gateway_url: str, token: str) -> None:
         super().__init__(BrokerConfig(url=SecretStr(redis_url)))
         self.workers_side = HttpBroker(BrokerConfig(gateway_url=gateway_url, worker_token=SecretStr(token)))
-        for name in ("connect", "receive", "renew", "finish", "bury", "give_back", "cancelled"):
+        for name in CONSUMERS_SIDE:
             setattr(self, name, getattr(self.workers_side, name))
 
     async def close(self) -> None:
@@ -48,9 +53,58 @@ class RedisThroughGateway(RedisBroker):
         await super().close()
 
 
-@pytest.fixture(params=["redis", "nats", "gateway"])
+class DatabaseThroughGateway:
+    """Producer's side of a gateway's own queue, as it was started last, and the consumer's side by its HTTP."""
+
+    def __init__(self, gateway: LocalGateway, producer: Callable[[], Producer]) -> None:
+        config = BrokerConfig(gateway_url=gateway.url, worker_token=SecretStr(gateway.token))
+        self._workers_side = HttpBroker(config)
+        self._producer = producer
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._workers_side if name in CONSUMERS_SIDE else self._producer(), name)
+
+    async def close(self) -> None:
+        await self._workers_side.close()
+
+
+@contextlib.asynccontextmanager
+async def database_of(request: pytest.FixtureRequest, folder: Path) -> AsyncIterator[Kind]:
+    """A gateway whose queue is in its database; with PostgreSQL jobs come from another one."""
+    given: dict[str, Any] = {"state_directory": folder, "broker_lease_seconds": LEASE_SECONDS}
+    if request.param == "sqlite":
+        gateway = LocalGateway("", "", **given)
+        await gateway.start()
+        await gateway.make_token("workers")
+        yield Kind(
+            gateway, lambda _seconds: cast(ProducingBroker, DatabaseThroughGateway(gateway, lambda: gateway.producer))
+        )
+        await gateway.stop()
+        return
+    postgres = request.getfixturevalue("postgres")
+    url = postgres.url(postgres.new_database())
+    gateway, patient = LocalGateway("", url, **given), LocalGateway("", url, broker_lease_seconds=600)
+    for started in (gateway, patient):
+        await started.start()
+    await gateway.make_token("workers")
+    patient.token = gateway.token
+    by_lease = {LEASE_SECONDS: gateway, 600: patient}
+
+    def make(seconds: float) -> ProducingBroker:
+        return cast(ProducingBroker, DatabaseThroughGateway(by_lease[seconds], lambda: patient.producer))
+
+    yield Kind(gateway, make)
+    for started in (gateway, patient):
+        await started.stop()
+
+
+@pytest.fixture(params=["redis", "nats", "gateway", "postgresql", "sqlite"])
 async def kind(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Kind]:
     folder = tmp_path / "server"
+    if request.param in ("postgresql", "sqlite"):
+        async with database_of(request, folder) as kind:
+            yield kind
+        return
     if request.param == "nats":
         async with nats_server(folder) as nats:
             yield Kind(nats, lambda seconds: NatsBroker(_config(nats, seconds)))

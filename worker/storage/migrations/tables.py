@@ -19,7 +19,10 @@ SCRIPT = Path(__file__).parent / "tables.sql"
 def script_of(database: Path) -> str:
     """Return the statements that make the tables and indexes of an SQLite file, and its revision."""
     with contextlib.closing(sqlite3.connect(database)) as connection:
-        made = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY type DESC, name")
+        made = connection.execute(
+            "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' "
+            "ORDER BY type = 'trigger', type DESC, name"
+        )
         statements = [sql for (sql,) in made]
         (revision,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     statements.append(f"INSERT INTO alembic_version (version_num) VALUES ('{revision}')")

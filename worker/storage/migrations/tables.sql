@@ -38,6 +38,57 @@ CREATE TABLE jobs (
     PRIMARY KEY (id),
     UNIQUE (number)
 );
+CREATE TABLE queue (
+    position INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    job_id TEXT NOT NULL,
+    rank INTEGER NOT NULL,
+    turn BIGINT NOT NULL,
+    owner TEXT NOT NULL,
+    model TEXT NOT NULL,
+    asked_id TEXT NOT NULL,
+    body BLOB,
+    num_bytes BIGINT DEFAULT '0' NOT NULL,
+    number BIGINT,
+    stored_ms BIGINT,
+    queued_ms BIGINT NOT NULL,
+    num_deliveries INTEGER DEFAULT '0' NOT NULL,
+    holder TEXT,
+    lease_until_ms BIGINT,
+    is_cancelled BOOLEAN DEFAULT 0 NOT NULL,
+    UNIQUE (job_id)
+);
+CREATE TABLE queue_dead (
+    job_id TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    body BLOB NOT NULL,
+    at_ms BIGINT NOT NULL,
+    PRIMARY KEY (job_id)
+);
+CREATE TABLE queue_depths (
+    slot INTEGER NOT NULL,
+    rank INTEGER NOT NULL,
+    model TEXT NOT NULL,
+    num BIGINT NOT NULL,
+    PRIMARY KEY (slot, rank, model)
+);
+CREATE TABLE queue_nodes (
+    id TEXT NOT NULL,
+    packed BLOB NOT NULL,
+    at_ms BIGINT NOT NULL,
+    PRIMARY KEY (id)
+);
+CREATE TABLE queue_results (
+    job_id TEXT NOT NULL,
+    result BLOB NOT NULL,
+    at_ms BIGINT NOT NULL,
+    PRIMARY KEY (job_id)
+);
+CREATE TABLE queue_workers (
+    name TEXT NOT NULL,
+    entry BLOB NOT NULL,
+    at_ms BIGINT NOT NULL,
+    PRIMARY KEY (name)
+);
 CREATE TABLE webhooks (
     id TEXT NOT NULL,
     job_id TEXT NOT NULL,
@@ -53,6 +104,15 @@ CREATE TABLE webhooks (
     last_error TEXT NOT NULL, secret_source TEXT DEFAULT 'request' NOT NULL, tried_ms INTEGER,
     PRIMARY KEY (id)
 );
+CREATE TABLE worker_tokens (
+    name TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    made_ms BIGINT NOT NULL,
+    seen_ms BIGINT,
+    revoked_ms BIGINT,
+    PRIMARY KEY (name),
+    UNIQUE (digest)
+);
 CREATE TABLE workflows (
     name TEXT NOT NULL,
     version INTEGER NOT NULL,
@@ -66,6 +126,18 @@ CREATE INDEX jobs_by_owner ON jobs (owner, state, queued_ms, number);
 CREATE INDEX jobs_by_state ON jobs (state, queued_ms, number);
 CREATE INDEX jobs_finished ON jobs (finished_ms);
 CREATE INDEX jobs_unfinished ON jobs (number) WHERE finished_ms IS NULL;
+CREATE INDEX queue_leases ON queue (lease_until_ms) WHERE holder IS NOT NULL;
+CREATE INDEX queue_next ON queue (rank, turn, position) WHERE holder IS NULL;
+CREATE INDEX queue_of_model ON queue (rank, owner, model, position) WHERE holder IS NULL;
+CREATE INDEX queue_of_owner ON queue (rank, owner, turn) WHERE holder IS NULL;
 CREATE INDEX webhooks_created ON webhooks (created_ms, id);
 CREATE INDEX webhooks_due ON webhooks (state, next_at_ms);
-INSERT INTO alembic_version (version_num) VALUES ('0012');
+CREATE TRIGGER queue_counted_after_delete AFTER delete ON queue BEGIN
+  INSERT INTO queue_depths (slot, rank, model, num) VALUES (0, OLD.rank, OLD.model, -1)
+  ON CONFLICT (slot, rank, model) DO UPDATE SET num = num + excluded.num;
+END;
+CREATE TRIGGER queue_counted_after_insert AFTER insert ON queue BEGIN
+  INSERT INTO queue_depths (slot, rank, model, num) VALUES (0, NEW.rank, NEW.model, 1)
+  ON CONFLICT (slot, rank, model) DO UPDATE SET num = num + excluded.num;
+END;
+INSERT INTO alembic_version (version_num) VALUES ('0013');

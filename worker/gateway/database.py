@@ -1,0 +1,178 @@
+"""GatewayDatabase: the one database of all gateways, PostgreSQL or, for one gateway on one machine, a file of SQLite.
+
+Calls run on threads, each with a connection of the pool. SQLite has one thread and one connection: each transaction is
+immediate, and none waits for another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import event
+
+from darkroom.worker.errors import DatabaseUnreachable
+from darkroom.worker.settings.database import DatabaseConfig
+from darkroom.worker.storage.database import JOB_INDEX, JOBS, check_database, open_engine, readable
+from darkroom.worker.storage.postgres_database import is_job, open_postgres, place_of, prepare_schema
+from darkroom.worker.storage.state_directory import StateDirectory
+
+POOL_SIZE: Final = 16
+SUFFIX: Final = "_gateway"
+FOLDER: Final = "gateway"
+FILE: Final = "gateway.db"
+
+Answer = TypeVar("Answer")
+
+
+class GatewayDatabase:
+    """Connections to the database. `folder` has the file where `config` names no server.
+
+    Every method but `close` raises DatabaseUnreachable.
+    """
+
+    def __init__(self, config: DatabaseConfig, folder: Path | None = None) -> None:
+        self.is_postgres = config.is_set
+        self.config = config.model_copy(update={"schema_name": f"{config.schema_name}{SUFFIX}"})
+        self._directory = None if self.is_postgres or folder is None else StateDirectory(folder / FOLDER)
+        self._engine = open_postgres(self.config, num_connections=POOL_SIZE) if self.is_postgres else None
+        self._threads = ThreadPoolExecutor(POOL_SIZE if self.is_postgres else 1, thread_name_prefix="gateway-database")
+        self._probe_threads = (
+            ThreadPoolExecutor(1, thread_name_prefix="gateway-probes") if self.is_postgres else self._threads
+        )
+
+    @property
+    def name(self) -> str:
+        """Place of the database, without credentials."""
+        return place_of(self.config) if self.is_postgres else str(self._path)
+
+    @property
+    def listed(self) -> sa.Table:
+        """The table with the indexes of the job list, and with what is asked of all jobs."""
+        return JOB_INDEX if self.is_postgres else JOBS
+
+    def is_job(self, connection: sa.Connection, job_id: str) -> sa.ColumnElement[bool]:
+        """Return the condition of a job's row. Reads, so as to name its partition, where there are some."""
+        return is_job(connection, job_id) if self.is_postgres else JOBS.c.id == job_id
+
+    async def open(self) -> None:
+        """Create or migrate the tables. Raises StateUnusable."""
+        await self._in_thread(self._open)
+
+    async def close(self) -> None:
+        """End the threads and the connections."""
+        if self._engine is not None:
+            await self._in_thread(self._engine.dispose)
+        self._threads.shutdown()
+        self._probe_threads.shutdown()
+        if self._directory is not None and self._directory.is_held:
+            self._directory.release()
+
+    async def check(self) -> None:
+        """Make a round trip to the database, on a thread of its own: others have requests before them."""
+        await self.run(lambda connection: connection.execute(sa.text("SELECT 1")), is_probe=True)
+
+    async def run(
+        self,
+        function: Callable[[sa.Connection], Answer],
+        *,
+        is_probe: bool = False,
+        is_single: bool = False,
+        is_large: Callable[[Answer], bool] = lambda _answer: False,
+    ) -> Answer:
+        """Call a function in a transaction on a thread, again if the pool had a connection of a server that is gone.
+
+        `is_probe`: on a thread of its own. `is_single`: the function makes one statement, which needs no transaction
+        around it. `is_large`: whether a connection with this answer is closed, since its buffers stay as large as the
+        largest row that they had.
+        """
+        threads = self._probe_threads if is_probe else self._threads
+        call = lambda: self._in_transaction(function, is_large, is_single=is_single)  # noqa: E731
+        try:
+            return await self._in_thread(call, threads)
+        except sa.exc.OperationalError as error:
+            if not error.connection_invalidated:
+                raise _unreachable(error) from None
+        try:
+            return await self._in_thread(call, threads)
+        except sa.exc.OperationalError as error:
+            raise _unreachable(error) from None
+
+    async def with_engine(self, function: Callable[[sa.Engine], Answer]) -> Answer:
+        """Call a function that has transactions of its own, on a thread."""
+
+        def call() -> Answer:
+            assert self._engine is not None, "the database is open"
+            return function(self._engine)
+
+        try:
+            return await self._in_thread(call)
+        except sa.exc.OperationalError as error:
+            raise _unreachable(error) from None
+
+    async def _in_thread(self, function: Callable[[], Answer], threads: ThreadPoolExecutor | None = None) -> Answer:
+        return await asyncio.get_running_loop().run_in_executor(threads or self._threads, function)
+
+    def _in_transaction(
+        self, function: Callable[[sa.Connection], Answer], is_large: Callable[[Answer], bool], *, is_single: bool
+    ) -> Answer:
+        assert self._engine is not None, "the database is open"
+        with self._engine.connect() as connection:
+            if is_single and self.is_postgres:
+                connection.execution_options(isolation_level="AUTOCOMMIT")
+                answer = function(connection)
+            else:
+                with connection.begin():
+                    answer = function(connection)
+            if is_large(answer):
+                connection.invalidate()
+        return answer
+
+    # on the thread
+
+    @property
+    def _path(self) -> Path:
+        assert self._directory is not None, "a folder where there is no server"
+        return self._directory.path / FILE
+
+    def _open(self) -> None:
+        if self.is_postgres:
+            assert self._engine is not None
+            prepare_schema(self._engine, self.config)
+            return
+        assert self._directory is not None, "a folder where there is no server"
+        self._directory.take()
+        try:
+            check_database(self._path)
+            with readable(self._path):
+                self._engine = open_engine(self._path)
+                _begin_immediately(self._engine)
+        except BaseException:
+            self._directory.release()
+            raise
+
+
+def _begin_immediately(engine: sa.Engine) -> None:
+    """Let each transaction begin as one that writes: one that reads first could not write once another has written.
+
+    `octet_length` is a function of SQLite from 3.43 on.
+    """
+    engine.dispose()
+
+    @event.listens_for(engine, "connect")
+    def _set_up(connection: Any, _record: object) -> None:
+        connection.isolation_level = None
+        connection.create_function("octet_length", 1, lambda text: len(text.encode()), deterministic=True)
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _unreachable(error: sa.exc.OperationalError) -> DatabaseUnreachable:
+    reason = str(error.orig).strip().partition("\n")[0]
+    return DatabaseUnreachable(f"The job database cannot be reached: {reason}", retry_after_seconds=5)

@@ -1,0 +1,94 @@
+"""JobLedger: the table of jobs as the queue of the same database uses it, within the queue's transactions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from typing import Final
+
+import sqlalchemy as sa
+
+from darkroom.worker.gateway.database import GatewayDatabase
+from darkroom.worker.gateway.job_records import HEAD, broker_id, ended_job, head_of, number_of, store_end
+from darkroom.worker.gateway.queue.queue import DatabaseQueue, rank_of
+from darkroom.worker.gateway.queue.statements import NewJob
+from darkroom.worker.jobs.envelope import refusal
+from darkroom.worker.json.values import WRONG_SHAPE
+from darkroom.worker.storage.database import JOBS, dump_json
+from darkroom.worker.storage.job import Job, Stage
+
+UNREADABLE: Final = "The result at the broker cannot be read"
+UNREADABLE_ERROR: Final = {"status": 500, "code": "result_unreadable", "message": UNREADABLE}
+ADOPTED_AT_ONCE: Final = 500
+
+
+class JobLedger:
+    """Jobs that are named at the queue by their numbers."""
+
+    def __init__(self, database: GatewayDatabase) -> None:
+        self._listed = database.listed
+
+    def has(self, job_id: str) -> bool:
+        return number_of(job_id) is not None
+
+    def end(self, connection: sa.Connection, job_id: str, result: bytes) -> list[bytes]:
+        number, is_live = number_of(job_id), self._listed.c.finished_ms.is_(None)
+        stored_ms = sa.select(self._listed.c.queued_ms).where(self._listed.c.number == number, is_live)
+        is_it = sa.and_(JOBS.c.number == number, JOBS.c.queued_ms == stored_ms.scalar_subquery())
+        row = connection.execute(sa.select(*HEAD).where(is_it)).one_or_none()
+        if row is None:
+            return []
+        job = head_of(row)
+        ended = read_end(job, result)
+        store_end(connection, job, ended)
+        event = {"id": job.public_id, "status": ended.state.value, "message": ended.message, "seq": ended.seq}
+        return [json.dumps(event).encode()]
+
+    def live_among(self, connection: sa.Connection, job_ids: Collection[str]) -> set[str]:
+        numbers = {number_of(job_id): job_id for job_id in job_ids}
+        listed = self._listed.c
+        live = sa.select(listed.number).where(listed.number.in_(list(numbers)), listed.finished_ms.is_(None))
+        return {numbers[number] for number in connection.execute(live).scalars()}
+
+
+def read_end(job: Job, result: bytes) -> Job:
+    """Return a job as a worker's result ends it; as failed by one that cannot be read."""
+    try:
+        return ended_job(job, json.loads(result))
+    except WRONG_SHAPE:
+        return ended_job(job, refusal(job.id, UNREADABLE, UNREADABLE_ERROR))
+
+
+def adder(queue: DatabaseQueue, model: str, wake: str | None) -> Callable[[sa.Connection, Job], object]:
+    """Return what adds a job to the queue in the transaction that stores it, as one that was sent."""
+
+    def add(connection: sa.Connection, job: Job) -> None:
+        new = NewJob(
+            broker_id(job.number), rank_of(job.request.priority), job.owner or "", model, job.public_id,
+            len(dump_json(job.prompt)), None, job.number, job.times.queued_at_ms,
+        )  # fmt: skip
+        queue.add(connection, new, wake)
+
+    return add
+
+
+async def adopt(queue: DatabaseQueue) -> int:
+    """Queue jobs that have not ended and are not in the queue: those of a time with a broker. Returns their number."""
+    num = 0
+
+    def add(connection: sa.Connection) -> int:
+        rows = connection.execute(queue.shared.adopt, {"most": ADOPTED_AT_ONCE}).all()
+        for row in rows:
+            new = NewJob(
+                broker_id(row.number), rank_of(json.loads(row.request).get("priority") or 0), row.owner or "", "",
+                row.asked_id or row.id, row.num_bytes, None, row.number, row.queued_ms,
+            )  # fmt: skip
+            queue.add(connection, new, None)
+        change = sa.update(JOBS).where(JOBS.c.number.in_([row.number for row in rows]), JOBS.c.finished_ms.is_(None))
+        if rows:
+            connection.execute(change.values(stage=Stage.WAITING.value))
+        return len(rows)
+
+    while found := await queue.run(add):
+        num += found
+    return num

@@ -1,0 +1,143 @@
+"""DatabaseBroker: one worker's side of the queue in the database, for a gateway that acts in the worker's name."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from darkroom.worker.gateway.queue.queue import DatabaseQueue
+from darkroom.worker.sources.broker import Delivery
+
+WAIT_SECONDS: Final = 20.0
+"""Seconds between two looks of an idle worker that nobody wakes."""
+
+MAX_TAKEN_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of the bodies that are taken at a time; the first may be larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """A delivery: the job, its number of deliveries and the worker that has it."""
+
+    job_id: str
+    num_deliveries: int
+    holder: str
+
+    @property
+    def text(self) -> str:
+        return json.dumps([self.job_id, self.num_deliveries, self.holder])
+
+    @staticmethod
+    def of(text: str) -> Receipt:
+        return Receipt(*json.loads(text))
+
+
+class DatabaseBroker:
+    """A `Broker` on the queue of a gateway, which others share."""
+
+    def __init__(self, queue: DatabaseQueue, lease_seconds: float, wait_seconds: float = WAIT_SECONDS) -> None:
+        self.name = queue.name
+        self.lease_seconds = lease_seconds
+        self._queue = queue
+        self._wait_seconds = wait_seconds
+        self._holder = ""
+
+    async def connect(self, consumer: str) -> None:
+        self._holder = consumer
+        self._queue.start(self.lease_seconds)
+
+    async def receive(self, most: int, models: Sequence[str]) -> list[Delivery]:
+        with self._queue.waiters.waiting(models) as waiter:
+            found = await self._taken(most, models)
+            if not found and await waiter.is_woken(self._wait_seconds):
+                found = await self._taken(most, models)
+        return found
+
+    async def renew(self, receipts: Collection[str]) -> set[str]:
+        given = {text: Receipt.of(text) for text in receipts}
+        if not given:
+            return set()
+        ours: set[str] = set()
+
+        def renew(connection: sa.Connection) -> None:
+            ours.clear()
+            for holder in {receipt.holder for receipt in given.values()}:
+                theirs = {text: one for text, one in given.items() if one.holder == holder}
+                values = {
+                    "lease_ms": self._lease_ms, "holder": holder, "job_ids": [one.job_id for one in theirs.values()],
+                    "held": [f"{one.job_id}/{one.num_deliveries}" for one in theirs.values()],
+                }  # fmt: skip
+                kept = set(connection.execute(self._queue.shared.renew, values).scalars())
+                ours.update(text for text, one in theirs.items() if one.job_id in kept)
+            others = {given[text].job_id for text in given.keys() - ours}
+            lost = self._queue.lost_among(connection, others)
+            ours.update(text for text, one in given.items() if one.job_id in lost)
+
+        await self._queue.run(renew)
+        return ours
+
+    async def finish(self, job_id: str, receipt: str, result: bytes) -> None:
+        await self._queue.finish(Receipt.of(receipt).job_id, result)
+
+    async def bury(self, delivery: Delivery, reason: str, result: bytes) -> None:
+        await self._queue.bury(Receipt.of(delivery.receipt).job_id, delivery.body, reason, result)
+
+    async def give_back(self, receipt: str) -> bool:
+        held = Receipt.of(receipt)
+        values = {"job_id": held.job_id, "num": held.num_deliveries, "holder": held.holder}
+
+        def give(connection: sa.Connection) -> tuple[list[str], bool]:
+            waiting = list(connection.execute(self._queue.shared.give_back, values).scalars())
+            return waiting, bool(waiting) or not self._queue.lost_among(connection, [held.job_id])
+
+        waiting, is_known = await self._queue.run(give)
+        for model in waiting:
+            await self._queue.wake(model)
+        return is_known
+
+    async def cancelled(self, job_ids: Collection[str]) -> set[str]:
+        return await self._queue.cancelled(job_ids)
+
+    async def publish(self, job_id: str, event: bytes) -> None:
+        await self._queue.publish(job_id, event)
+
+    async def announce(self, entry: bytes, lists: Mapping[str, bytes]) -> None:
+        shared = self._queue.shared
+
+        def announce(connection: sa.Connection) -> None:
+            for nodes_id, packed in lists.items():
+                connection.execute(shared.add_nodes, {"id": nodes_id, "packed": packed})
+            connection.execute(shared.announce, {"name": self._holder, "entry": entry})
+
+        await self._queue.run(announce)
+
+    async def close(self) -> None:
+        """Nothing: the queue is the gateway's."""
+
+    @property
+    def _lease_ms(self) -> int:
+        return round(self.lease_seconds * 1000)
+
+    async def _taken(self, most: int, models: Sequence[str]) -> list[Delivery]:
+        def take(connection: sa.Connection) -> Sequence[sa.Row[Any]]:
+            statements = self._queue.statements
+            return statements.take(connection, self._holder, most, self._lease_ms, models, MAX_TAKEN_BYTES)
+
+        rows = await self._queue.single(take)
+        for row in rows:
+            self._queue.note_taken(row.job_id, is_cancelled=bool(row.is_cancelled))
+        return [self._delivery(row) for row in rows]
+
+    def _delivery(self, row: sa.Row[Any]) -> Delivery:
+        content = row.content or b""
+        receipt = Receipt(row.job_id, row.num_deliveries, self._holder)
+        queued_ms = round(time.time() * 1000) - row.waited_ms
+        return Delivery(
+            row.job_id, content.encode() if isinstance(content, str) else bytes(content), receipt.text,
+            row.num_deliveries, row.owner, queued_ms, row.asked_id,
+        )  # fmt: skip

@@ -1,0 +1,110 @@
+"""Notices: what the gateways of one database tell each other: that a job waits, was cancelled, or has progressed.
+
+PostgreSQL carries them (LISTEN and NOTIFY), to one connection of each gateway. A gateway with SQLite is alone.
+is told while a connection is lost is lost: whoever listens is told when it is there again, and looks then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from hashlib import sha256
+from typing import Final
+
+import sqlalchemy as sa
+import structlog
+
+from darkroom.worker.concurrency.backoff import Backoff
+from darkroom.worker.errors import DatabaseUnreachable
+from darkroom.worker.gateway.database import GatewayDatabase
+from darkroom.worker.storage.postgres_notices import ListeningFailed, notices_of
+
+MAX_PAYLOAD: Final = 7900  # bytes: PostgreSQL takes less than 8000
+SEND_SECONDS: Final = 0.2
+"""Seconds for which progress is gathered into one statement."""
+
+MAX_UNSENT: Final = 10_000
+AGAIN: Final = Backoff(first_seconds=0.2, longest_seconds=5.0, jitter=0.3)
+SEND: Final = sa.text("SELECT pg_notify(:channel, payload) FROM unnest(CAST(:payloads AS text[])) AS payload")
+
+log = structlog.get_logger("gateway")
+
+Handle = Callable[[str, list[str]], None]
+"""Takes the kind of a notice, and its words."""
+
+
+class Notices:
+    """Owner of the connection that listens, and of what is to be sent.
+
+    `on_notice` gets what others have sent. `on_gap` is called after a time in which nothing was heard.
+    """
+
+    def __init__(self, database: GatewayDatabase, on_notice: Handle, on_gap: Callable[[], None]) -> None:
+        self._database = database
+        self._on_notice = on_notice
+        self._on_gap = on_gap
+        self._origin = secrets.token_hex(4)
+        self._unsent: deque[str] = deque(maxlen=MAX_UNSENT)
+        self._has_unsent = asyncio.Event()
+        self.channel = f"darkroom_{sha256(database.config.schema_name.encode()).hexdigest()[:16]}"
+
+    def payload(self, kind: str, *words: str) -> str | None:
+        """Return a notice as a statement sends it; None where nobody listens."""
+        return self._text(kind, words) if self._database.is_postgres else None
+
+    def send_soon(self, kind: str, *words: str) -> None:
+        """Send a notice with the next ones. One that is too long is not sent."""
+        text = self._text(kind, words)
+        if self._database.is_postgres and len(text.encode()) <= MAX_PAYLOAD:
+            self._unsent.append(text)
+            self._has_unsent.set()
+
+    async def send_forever(self) -> None:
+        """Send what was gathered, in one statement at a time."""
+        while True:
+            await self._has_unsent.wait()
+            await asyncio.sleep(SEND_SECONDS)
+            self._has_unsent.clear()
+            payloads = list(dict.fromkeys(self._unsent))
+            self._unsent.clear()
+            try:
+                await self._database.run(partial(self._send, payloads), is_single=True)
+            except DatabaseUnreachable as error:
+                log.warning("notices not sent", reason=error.message)
+
+    async def hear_forever(self) -> None:
+        """Pass on what others send. After a break there is a gap."""
+        if not self._database.is_postgres:
+            return
+        num_failures = 0
+        while True:
+            try:
+                async for payload in notices_of(self._database.config, self.channel):
+                    if payload is None:
+                        num_failures = 0
+                        self._on_gap()
+                    else:
+                        self._hear(payload)
+            except ListeningFailed as error:
+                num_failures += 1
+                if num_failures == 1:
+                    log.warning("notices are not heard", reason=str(error))
+            await asyncio.sleep(AGAIN.seconds(max(1, num_failures)))
+
+    def _send(self, payloads: list[str], connection: sa.Connection) -> None:
+        connection.execute(SEND, {"channel": self.channel, "payloads": payloads})
+
+    def _hear(self, payload: str) -> None:
+        try:
+            origin, kind, *words = json.loads(payload)
+        except ValueError:
+            return
+        if origin != self._origin:
+            self._on_notice(kind, words)
+
+    def _text(self, kind: str, words: Sequence[str]) -> str:
+        return json.dumps([self._origin, kind, *words], separators=(",", ":"))

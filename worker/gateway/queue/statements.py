@@ -1,0 +1,243 @@
+"""Statements of the queue in PostgreSQL and in SQLite: put, take, free, and what both say alike. Blocking.
+
+PostgreSQL has the three as functions (migration 0013), one statement each; SQLite, which is in this process, as a few
+statements of one immediate transaction. Times are the database's, in milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import sqlalchemy as sa
+
+from darkroom.worker.sources.stream_order import PATIENCE_SECONDS
+
+PATIENCE_MS: Final = int(PATIENCE_SECONDS * 1000)
+FREED_AT_ONCE: Final = 500
+NOW_POSTGRES: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
+NOW_SQLITE: Final = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job for the queue. `body` is None where it is that of the row `number` of the table of jobs.
+
+    `rank` is its priority's, 0 for the highest; `stored_ms` the time in that row, which names its partition;
+    `num_bytes` the size of the body.
+    """
+
+    job_id: str
+    rank: int
+    owner: str
+    model: str
+    asked_id: str
+    num_bytes: int
+    body: bytes | None = None
+    number: int | None = None
+    stored_ms: int | None = None
+
+
+class QueueStatements(Protocol):
+    """What the two databases say differently."""
+
+    now: str
+    """The time in milliseconds, as an expression."""
+
+    def put(self, connection: sa.Connection, job: NewJob, channel: str, wake: str | None) -> bool:
+        """Add a job, and notify others with `wake`. Returns False for an id that is there."""
+        ...
+
+    def take(
+        self, connection: sa.Connection, holder: str, most: int, lease_ms: int, models: Sequence[str], most_bytes: int
+    ) -> Sequence[sa.Row[Any]]:
+        """Lease up to `most` jobs; after the first only as many as have `most_bytes` together.
+
+        Rows have `waited_ms` and `content`, the body.
+        """
+        ...
+
+    def free(self, connection: sa.Connection) -> list[str]:
+        """End leases that have run out. Returns the models of the jobs that wait again."""
+        ...
+
+
+class PostgresStatements:
+    """Statements for PostgreSQL."""
+
+    now = NOW_POSTGRES
+    _put = sa.text(
+        "SELECT queue_put(:job_id, :rank, :owner, :model, :asked_id, :body, :number, :stored_ms, :num_bytes, "
+        ":channel, :wake)"
+    )
+    _take = sa.text(
+        f"SELECT taken.*, {NOW_POSTGRES} - taken.queued_ms AS waited_ms, coalesce(taken.body, convert_to("
+        "(SELECT prompt FROM jobs WHERE jobs.number = taken.number AND jobs.queued_ms = taken.stored_ms), 'UTF8')) "
+        "AS content "
+        "FROM queue_take(:holder, :most, :lease_ms, :patience_ms, :models, :most_bytes) AS taken"
+    )
+    _free = sa.text("SELECT model FROM queue_free(:most)")
+
+    def put(self, connection: sa.Connection, job: NewJob, channel: str, wake: str | None) -> bool:
+        return bool(connection.execute(self._put, {**_values(job), "channel": channel, "wake": wake}).scalar())
+
+    def take(
+        self, connection: sa.Connection, holder: str, most: int, lease_ms: int, models: Sequence[str], most_bytes: int
+    ) -> Sequence[sa.Row[Any]]:
+        values = {
+            "holder": holder, "most": most, "lease_ms": lease_ms, "patience_ms": PATIENCE_MS, "models": list(models),
+            "most_bytes": most_bytes,
+        }  # fmt: skip
+        return connection.execute(self._take, values).all()
+
+    def free(self, connection: sa.Connection) -> list[str]:
+        return list(connection.execute(self._free, {"most": FREED_AT_ONCE}).scalars())
+
+
+class SqliteStatements:
+    """Statements for SQLite, in the transaction of the caller."""
+
+    now = NOW_SQLITE
+    _first = "(SELECT turn FROM queue WHERE holder IS NULL AND rank = {rank} ORDER BY rank, turn, position LIMIT 1)"
+    _last = (
+        "(SELECT turn + 1 FROM queue WHERE holder IS NULL AND rank = :rank AND owner = :owner "
+        "ORDER BY rank DESC, owner DESC, turn DESC LIMIT 1)"
+    )
+    _put = sa.text(
+        "INSERT INTO queue (job_id, rank, turn, owner, model, asked_id, body, number, stored_ms, num_bytes, queued_ms) "
+        f"VALUES (:job_id, :rank, max(coalesce({_first.format(rank=':rank')}, 0), coalesce({_last}, 0)), :owner, "
+        f":model, :asked_id, :body, :number, :stored_ms, :num_bytes, {NOW_SQLITE}) ON CONFLICT (job_id) DO NOTHING"
+    )
+    _columns = "position, turn, rank, owner, model, num_bytes"
+    _head = sa.text(
+        f"SELECT {_columns}, {NOW_SQLITE} - queued_ms AS waited_ms FROM queue WHERE holder IS NULL "
+        "ORDER BY rank, turn, position LIMIT 1"
+    )
+    _preferred = sa.text(
+        f"SELECT {_columns} FROM queue WHERE holder IS NULL AND rank = :rank AND owner = :owner AND model = :model "
+        "ORDER BY rank, owner, model, position LIMIT 1"
+    )
+    _delay = sa.text("UPDATE queue SET turn = :turn WHERE position = :position")
+    _hold = sa.text(
+        f"UPDATE queue SET holder = :holder, lease_until_ms = {NOW_SQLITE} + :lease_ms, "
+        "num_deliveries = num_deliveries + 1 WHERE position = :position"
+    )
+    _taken = sa.text(
+        f"SELECT taken.*, {NOW_SQLITE} - taken.queued_ms AS waited_ms, coalesce(taken.body, (SELECT prompt FROM jobs "
+        "WHERE jobs.number = taken.number)) AS content FROM queue AS taken WHERE position = :position"
+    )
+    _free = sa.text(
+        "UPDATE queue SET holder = NULL, lease_until_ms = NULL, turn = coalesce((SELECT waiting.turn FROM queue AS "
+        "waiting WHERE waiting.holder IS NULL AND waiting.rank = queue.rank ORDER BY waiting.rank, waiting.turn, "
+        f"waiting.position LIMIT 1), 0) WHERE holder IS NOT NULL AND lease_until_ms < {NOW_SQLITE} RETURNING model"
+    )
+
+    def put(self, connection: sa.Connection, job: NewJob, channel: str, wake: str | None) -> bool:
+        return connection.execute(self._put, _values(job)).rowcount > 0
+
+    def take(
+        self, connection: sa.Connection, holder: str, most: int, lease_ms: int, models: Sequence[str], most_bytes: int
+    ) -> Sequence[sa.Row[Any]]:
+        found: list[sa.Row[Any]] = []
+        while len(found) < most:
+            head = connection.execute(self._head).one_or_none()
+            if head is None:
+                break
+            chosen = head if head.waited_ms > PATIENCE_MS else self._preferred_to(connection, head, models)
+            if found and chosen.num_bytes > most_bytes:
+                break
+            most_bytes -= chosen.num_bytes
+            if chosen.position != head.position:
+                connection.execute(self._delay, {"turn": chosen.turn, "position": head.position})
+            at = {"position": chosen.position}
+            connection.execute(self._hold, {"holder": holder, "lease_ms": lease_ms, **at})
+            found.append(connection.execute(self._taken, at).one())
+        return found
+
+    def free(self, connection: sa.Connection) -> list[str]:
+        return list(connection.execute(self._free).scalars())
+
+    def _preferred_to(self, connection: sa.Connection, head: sa.Row[Any], models: Sequence[str]) -> sa.Row[Any]:
+        for model in (*models, ""):
+            if model == head.model:
+                break
+            values = {"rank": head.rank, "owner": head.owner, "model": model}
+            found = connection.execute(self._preferred, values).one_or_none()
+            if found is not None:
+                return found
+        return head
+
+
+class SharedStatements:
+    """Statements that both databases take; `now` is the time as an expression."""
+
+    def __init__(self, now: str) -> None:
+        is_held = "job_id = :job_id AND num_deliveries = :num AND holder = :holder"
+        first = "(SELECT turn FROM queue AS first WHERE first.holder IS NULL AND first.rank = queue.rank {order})"
+        order = "ORDER BY first.rank, first.turn, first.position LIMIT 1"
+        self.find = _of_jobs("SELECT job_id, holder, num_deliveries, is_cancelled FROM queue WHERE job_id IN :job_ids")
+        self.renew = _of_jobs(
+            f"UPDATE queue SET lease_until_ms = {now} + :lease_ms, holder = :holder WHERE job_id IN :job_ids AND "
+            "job_id || '/' || num_deliveries IN :held AND (holder = :holder OR holder IS NULL) RETURNING job_id"
+        ).bindparams(sa.bindparam("held", expanding=True))
+        self.give_back = sa.text(
+            "UPDATE queue SET holder = NULL, lease_until_ms = NULL, num_deliveries = num_deliveries - 1, "
+            f"turn = coalesce({first.format(order=order)}, 0) WHERE {is_held} RETURNING model"
+        )
+        self.remove = sa.text("DELETE FROM queue WHERE job_id = :job_id")
+        self.cancel = sa.text("UPDATE queue SET is_cancelled = :yes WHERE job_id = :job_id")
+        self.depths = sa.text("SELECT rank, model, sum(num) AS num FROM queue_depths GROUP BY rank, model")
+        self.depth = sa.text("SELECT coalesce(sum(num), 0) FROM queue_depths")
+        self.add_result = sa.text(
+            f"INSERT INTO queue_results (job_id, result, at_ms) VALUES (:job_id, :result, {now}) ON CONFLICT DO NOTHING"
+        )
+        self.result = sa.text("SELECT result FROM queue_results WHERE job_id = :job_id")
+        self.sizes = _of_jobs(
+            "SELECT job_id, length(result) AS num_bytes FROM queue_results WHERE job_id IN :job_ids"
+        )  # fmt: skip
+        self.add_dead = sa.text(
+            f"INSERT INTO queue_dead (job_id, reason, body, at_ms) VALUES (:job_id, :reason, :body, {now}) "
+            "ON CONFLICT DO NOTHING"
+        )
+        self.announce = sa.text(
+            f"INSERT INTO queue_workers (name, entry, at_ms) VALUES (:name, :entry, {now}) "
+            "ON CONFLICT (name) DO UPDATE SET entry = excluded.entry, at_ms = excluded.at_ms"
+        )
+        self.add_nodes = sa.text(
+            f"INSERT INTO queue_nodes (id, packed, at_ms) VALUES (:id, :packed, {now}) "
+            "ON CONFLICT (id) DO UPDATE SET at_ms = excluded.at_ms"
+        )
+        self.fleet = sa.text(
+            f"SELECT entry, {now} - at_ms <= :fresh_ms AS is_there FROM queue_workers "
+            f"WHERE at_ms >= {now} - :fresh_ms OR at_ms = (SELECT max(at_ms) FROM queue_workers)"
+        )
+        self.nodes = sa.text("SELECT packed FROM queue_nodes WHERE id = :id")
+        self.forget = tuple(
+            sa.text(f"DELETE FROM {table} WHERE at_ms < {now} - :kept_ms {but}")
+            for table, but in (
+                ("queue_results", ""),
+                ("queue_dead", ""),
+                ("queue_workers", "AND at_ms < (SELECT max(at_ms) FROM queue_workers)"),
+                ("queue_nodes", "AND at_ms < (SELECT max(at_ms) FROM queue_nodes)"),
+            )
+        )
+        self.keep_body = sa.text(
+            "UPDATE queue SET body = (SELECT {body} FROM jobs WHERE jobs.number = queue.number AND "
+            "jobs.queued_ms = queue.stored_ms) WHERE job_id = :job_id AND body IS NULL".replace(
+                "{body}", "convert_to(prompt, 'UTF8')" if now == NOW_POSTGRES else "CAST(prompt AS BLOB)"
+            )
+        )
+        self.adopt = sa.text(
+            "SELECT number, queued_ms, owner, asked_id, id, request, octet_length(prompt) AS num_bytes FROM jobs "
+            "WHERE finished_ms IS NULL AND NOT EXISTS (SELECT 1 FROM queue WHERE queue.number = jobs.number) "
+            "ORDER BY number LIMIT :most"
+        )
+
+
+def _of_jobs(statement: str) -> sa.TextClause:
+    return sa.text(statement).bindparams(sa.bindparam("job_ids", expanding=True))
+
+
+def _values(job: NewJob) -> dict[str, object]:
+    return {name: getattr(job, name) for name in job.__slots__}
