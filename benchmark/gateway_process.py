@@ -23,11 +23,12 @@ START_SECONDS = 120
 
 @dataclass(frozen=True, slots=True)
 class GatewayProcess:
-    """A running gateway: its address, its process, and a client of its broker."""
+    """A running gateway: its address, its process, its database, and a client of its broker."""
 
     url: str
     pid: int
     producer: RedisBroker
+    database_url: str
 
     def memory_mb(self) -> dict[str, float]:
         """Return its resident memory now and at its most, in MB."""
@@ -37,10 +38,14 @@ class GatewayProcess:
 
 
 @contextlib.asynccontextmanager
-async def gateway_process(**settings: str) -> AsyncIterator[GatewayProcess]:
-    """Run a gateway with an empty broker and an empty database; `settings` are variables of its environment."""
-    with postgres_server() as database_url, redis_server() as broker_url:
-        environment = {"BROKER_URL": broker_url, "DATABASE_URL": database_url, "LOG_LEVEL": "warning", **settings}
+async def gateway_process(*, is_broker_left_out: bool = False, **settings: str) -> AsyncIterator[GatewayProcess]:
+    """Run a gateway with an empty broker and an empty database; `settings` are variables of its environment.
+
+    `is_broker_left_out`: its database, which counts statements, is the queue.
+    """
+    with postgres_server(is_counted=is_broker_left_out) as database_url, redis_server() as broker_url:
+        environment = {"DATABASE_URL": database_url, "LOG_LEVEL": "warning", **settings}
+        environment |= {} if is_broker_left_out else {"BROKER_URL": broker_url}
         url = f"http://127.0.0.1:{(port := free_port())}"
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "darkroom.worker", "gateway", "--port", str(port),
@@ -49,7 +54,7 @@ async def gateway_process(**settings: str) -> AsyncIterator[GatewayProcess]:
         producer = RedisBroker(BrokerConfig(url=SecretStr(broker_url)))
         try:
             await _until_ready(url, process)
-            yield GatewayProcess(url, process.pid, producer)
+            yield GatewayProcess(url, process.pid, producer, database_url)
         finally:
             await producer.close()
             if process.returncode is None:

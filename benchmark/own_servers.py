@@ -17,6 +17,7 @@ import redis
 from benchmark.engine_start import free_port
 
 START_SECONDS = 60.0
+COUNTER = "pg_stat_statements"
 USER = "postgres"  # as whom the server runs where this process is root
 
 
@@ -32,8 +33,11 @@ def redis_server() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def postgres_server() -> Iterator[str]:
-    """Run a PostgreSQL without fsync, whose disk is not what is measured; yield its URL."""
+def postgres_server(*, is_counted: bool = False) -> Iterator[str]:
+    """Run a PostgreSQL without fsync, whose disk is not what is measured; yield its URL.
+
+    `is_counted`: it counts statements (`pg_stat_statements`).
+    """
     user = USER if os.geteuid() == 0 else None
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as parent:
         folder, port = Path(parent) / "data", free_port()
@@ -44,7 +48,8 @@ def postgres_server() -> Iterator[str]:
         made = [_program("initdb"), "-D", str(folder), "--no-sync", "--auth=trust", f"--username={USER}"]
         subprocess.run([*made, "--encoding=UTF8", "--locale=C"], check=True, stdout=subprocess.DEVNULL, user=user)
         url = f"postgresql://{USER}@127.0.0.1:{port}/postgres"
-        options = ["-h", "127.0.0.1", "-p", str(port), "-k", "", "-c", "fsync=off", "-c", "max_connections=200"]
+        settings = "fsync=off", "max_connections=200", *([f"shared_preload_libraries={COUNTER}"] if is_counted else [])
+        options = ["-h", "127.0.0.1", "-p", str(port), "-k", "", *(w for one in settings for w in ("-c", one))]
         with _running([_program("postgres"), "-D", str(folder), *options], lambda: psycopg.connect(url).close(), user):
             yield url
 

@@ -18,7 +18,7 @@ from sqlalchemy import event
 from darkroom.worker.errors import DatabaseUnreachable
 from darkroom.worker.settings.database import DatabaseConfig
 from darkroom.worker.storage.database import JOB_INDEX, JOBS, check_database, open_engine, readable
-from darkroom.worker.storage.postgres_database import is_job, open_postgres, place_of, prepare_schema
+from darkroom.worker.storage.postgres_database import open_postgres, place_of, prepare_schema
 from darkroom.worker.storage.state_directory import StateDirectory
 
 POOL_SIZE: Final = 16
@@ -55,9 +55,12 @@ class GatewayDatabase:
         """The table with the indexes of the job list, and with what is asked of all jobs."""
         return JOB_INDEX if self.is_postgres else JOBS
 
-    def is_job(self, connection: sa.Connection, job_id: str) -> sa.ColumnElement[bool]:
-        """Return the condition of a job's row. Reads, so as to name its partition, where there are some."""
-        return is_job(connection, job_id) if self.is_postgres else JOBS.c.id == job_id
+    def is_job(self, job_id: str) -> sa.ColumnElement[bool]:
+        """Return the condition of a job's row, with its partition where there are some: the only one looked into."""
+        if not self.is_postgres:
+            return JOBS.c.id == job_id
+        stored_ms = sa.select(JOB_INDEX.c.queued_ms).where(JOB_INDEX.c.id == job_id).scalar_subquery()
+        return sa.and_(JOBS.c.id == job_id, JOBS.c.queued_ms == stored_ms)
 
     async def open(self) -> None:
         """Create or migrate the tables. Raises StateUnusable."""

@@ -52,6 +52,10 @@ COLLECT_SECONDS = 1.0
 BATCH = 500
 CANCEL_SECONDS = 5.0  # for which a cancel waits until a worker has ended the job: some sampling steps
 EXPIRY_SECONDS = 60.0
+COUNTED_SECONDS = 1.0
+"""Seconds for which the number of jobs that have not ended is good while it is far from the limit."""
+
+FEW_OF_LIMIT = 0.8  # of the limit, below which a number is far from it
 SECRET_FREE_WORDS = "Request accepted"
 
 log = structlog.get_logger("gateway")
@@ -89,6 +93,7 @@ class Gateway:
         self._retention = retention
         self._rates = rates
         self.memory = ResultMemory()
+        self._live = 0, float("-inf")  # jobs that had not ended, and when they were counted
         self._collector = Collector(records, producer, self._end_at_broker)
         self._followers = Followers(producer, self._collector.note, records.ended_among)
         self._tasks = BackgroundTasks(_report_failure)
@@ -211,7 +216,10 @@ class Gateway:
 
     async def _check_size(self) -> None:
         """Raise QueueFull where too many jobs wait. Replicas that take jobs at once may exceed it by one each."""
-        live = await self.records.num_live()
+        live, counted_at = self._live
+        if live >= FEW_OF_LIMIT * self._config.max_live or time.monotonic() - counted_at > COUNTED_SECONDS:
+            live = await self.records.num_live()
+            self._live = live, time.monotonic()
         if live >= self._config.max_live:
             raise QueueFull(f"{live} jobs have not ended (GATEWAY_MAX_JOBS)", retry_after_seconds=5)
 

@@ -27,7 +27,7 @@ from darkroom.worker.storage.job_partitions import keep_days, rows_before_ms
 
 LATEST_MS: Final = 2**53  # of a time that a worker may give
 BROKER_WORD: Final = "gateway-"
-HEX: Final = re.compile(r"[0-9a-f]{1,15}")
+HEX: Final = re.compile(r"[0-7]?[0-9a-f]{1,15}")  # of a number with 63 bits
 LIVE_COUNTS: Final = sa.table("live_counts", sa.column("num", sa.BigInteger))
 """The number of jobs that have not ended, in parts. Triggers keep it."""
 
@@ -133,12 +133,8 @@ class JobRecords:
     async def find(self, job_id: str) -> Job | None:
         """Return a job by its id, without its body; a `LargeJob` where its outputs are left out, too."""
 
-        def found(connection: sa.Connection) -> sa.Row[Any] | None:
-            return connection.execute(
-                sa.select(*HEAD).where(self._database.is_job(connection, storable(job_id)))
-            ).one_or_none()
-
-        row = await self._database.run(found)
+        query = sa.select(*HEAD).where(self._database.is_job(storable(job_id)))
+        row = await self._database.run(lambda connection: connection.execute(query).one_or_none(), is_single=True)
         return None if row is None else head_of(row)
 
     async def whole(self, job: Job) -> Job | None:

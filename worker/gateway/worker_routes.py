@@ -109,7 +109,7 @@ async def take_jobs(request: Request, worker: Caller, wish: Wish) -> Response:
         taken = await desk.take(worker, wish.most, wish.models, wish.wait_seconds, _left(request))
         if taken:
             try:
-                await services_of(request).tokens.name_of(bearer_token(request.headers.items()), is_fresh=True)
+                await services_of(request).tokens.name_of(bearer_token(request.headers.items()))
             except BaseException:
                 await desk.give_all_back(worker, taken)
                 raise

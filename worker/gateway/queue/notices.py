@@ -50,6 +50,7 @@ class Notices:
         self._origin = secrets.token_hex(4)
         self._unsent: deque[str] = deque(maxlen=MAX_UNSENT)
         self._has_unsent = asyncio.Event()
+        self.is_heard = asyncio.Event()  # set once others are heard for the first time
         self.channel = f"darkroom_{sha256(database.config.schema_name.encode()).hexdigest()[:16]}"
 
     def payload(self, kind: str, *words: str) -> str | None:
@@ -79,6 +80,7 @@ class Notices:
     async def hear_forever(self) -> None:
         """Pass on what others send. After a break there is a gap."""
         if not self._database.is_postgres:
+            self.is_heard.set()
             return
         num_failures = 0
         while True:
@@ -86,6 +88,7 @@ class Notices:
                 async for payload in notices_of(self._database.config, self.channel):
                     if payload is None:
                         num_failures = 0
+                        self.is_heard.set()
                         self._on_gap()
                     else:
                         self._hear(payload)

@@ -87,7 +87,7 @@ class DatabaseQueue:
         self.statements: QueueStatements = PostgresStatements() if database.is_postgres else SqliteStatements()
         self.shared = SharedStatements(self.statements.now)
         self._result_seconds = result_seconds
-        self._notices = Notices(database, self._heard, self._missed)
+        self.notices = Notices(database, self._heard, self._missed)
         self._cancelled: OrderedDict[str, bool] = OrderedDict()  # of jobs that were asked about
         self._tasks = BackgroundTasks(_report_failure)
         self._look_seconds = LONGEST_LOOK_SECONDS
@@ -100,7 +100,7 @@ class DatabaseQueue:
         """Listen, and look for leases that have run out, more often for shorter ones."""
         self._look_seconds = min(self._look_seconds, max(LEAST_LOOK_SECONDS, lease_seconds / 4))
         if not len(self._tasks):
-            for loop in (self._notices.hear_forever(), self._notices.send_forever(), self._free_forever()):
+            for loop in (self.notices.hear_forever(), self.notices.send_forever(), self._free_forever()):
                 self._tasks.spawn(loop, "gateway-queue")
 
     async def close(self) -> None:
@@ -125,21 +125,21 @@ class DatabaseQueue:
 
     def wake_of(self, model: str) -> str | None:
         """Return the notice that a new job's statement sends; None where a worker waits at this gateway."""
-        return None if self.waiters.has_any else self._notices.payload(WAKE, model)
+        return None if self.waiters.has_any else self.notices.payload(WAKE, model)
 
     def add(self, connection: sa.Connection, job: NewJob, wake: str | None) -> bool:
         """Queue a job in a transaction. `wake` is that of `wake_of`; `wake` is called once the job is there."""
-        return self.statements.put(connection, job, self._notices.channel, wake)
+        return self.statements.put(connection, job, self.notices.channel, wake)
 
     async def wake(self, model: str, *, is_told: bool = False) -> None:
         """Wake one worker that waits, at another gateway if none does at this one. `is_told`: others know already."""
         if not self.waiters.wake(model) and not is_told:
-            self._notices.send_soon(WAKE, model)
+            self.notices.send_soon(WAKE, model)
 
     async def cancel(self, job_id: str) -> None:
         await self.single(lambda connection: connection.execute(self.shared.cancel, {"job_id": job_id, "yes": True}))
         self._note_cancelled(job_id, is_cancelled=True)
-        self._notices.send_soon(CANCEL, job_id)
+        self.notices.send_soon(CANCEL, job_id)
 
     async def result(self, job_id: str) -> bytes | None:
         found = await self.single(lambda connection: connection.execute(self.shared.result, {"job_id": job_id}).first())
@@ -175,7 +175,7 @@ class DatabaseQueue:
 
     async def publish(self, job_id: str, event: bytes) -> None:
         self.notes.add(job_id, event)
-        self._notices.send_soon(EVENT, job_id, event.decode())
+        self.notices.send_soon(EVENT, job_id, event.decode())
 
     async def events(self, job_id: str) -> list[bytes]:
         return self.notes.newest(job_id)

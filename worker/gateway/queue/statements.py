@@ -110,9 +110,10 @@ class SqliteStatements:
         f":model, :asked_id, :body, :number, :stored_ms, :num_bytes, {NOW_SQLITE}) ON CONFLICT (job_id) DO NOTHING"
     )
     _columns = "position, turn, rank, owner, model, num_bytes"
-    _head = sa.text(
-        f"SELECT {_columns}, {NOW_SQLITE} - queued_ms AS waited_ms FROM queue WHERE holder IS NULL "
-        "ORDER BY rank, turn, position LIMIT 1"
+    _head = sa.text(f"SELECT {_columns} FROM queue WHERE holder IS NULL ORDER BY rank, turn, position LIMIT 1")
+    _oldest = sa.text(
+        f"SELECT {_columns}, {NOW_SQLITE} - queued_ms AS waited_ms FROM queue WHERE holder IS NULL AND rank = :rank "
+        "AND owner = :owner ORDER BY rank, owner, position LIMIT 1"
     )
     _preferred = sa.text(
         f"SELECT {_columns} FROM queue WHERE holder IS NULL AND rank = :rank AND owner = :owner AND model = :model "
@@ -144,7 +145,9 @@ class SqliteStatements:
             head = connection.execute(self._head).one_or_none()
             if head is None:
                 break
-            chosen = head if head.waited_ms > PATIENCE_MS else self._preferred_to(connection, head, models)
+            oldest = connection.execute(self._oldest, {"rank": head.rank, "owner": head.owner}).one()
+            is_late = oldest.waited_ms > PATIENCE_MS
+            chosen = oldest if is_late else self._preferred_to(connection, head, models)
             if found and chosen.num_bytes > most_bytes:
                 break
             most_bytes -= chosen.num_bytes

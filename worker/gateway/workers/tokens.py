@@ -89,13 +89,13 @@ class WorkerTokens:
         if not num:
             raise WorkerTokenNotFound(f"No worker token {name[:64]!r} is in use")
 
-    async def name_of(self, secret: str, *, is_fresh: bool = False) -> str:
-        """Return the name of a token. `is_fresh`: looked up now. Raises WrongKey for one that is unknown or revoked."""
+    async def name_of(self, secret: str) -> str:
+        """Return the name of a token. Raises WrongKey for one that is unknown or revoked."""
         if len(secret) != SECRET_LENGTH or not secret.startswith(PREFIX):  # no look at the database for those
             raise WrongKey(UNKNOWN_TOKEN)
         digest = _digest(secret)
         known = self._known.get(digest)
-        if known is not None and not is_fresh and time.monotonic() - known[1] < FRESH_SECONDS:
+        if known is not None and time.monotonic() - known[1] < FRESH_SECONDS:
             return known[0]
         name = await self._records.run(lambda connection: _found(connection, digest))
         if name is None:

@@ -130,6 +130,7 @@ CREATE INDEX queue_leases ON queue (lease_until_ms) WHERE holder IS NOT NULL;
 CREATE INDEX queue_next ON queue (rank, turn, position) WHERE holder IS NULL;
 CREATE INDEX queue_of_model ON queue (rank, owner, model, position) WHERE holder IS NULL;
 CREATE INDEX queue_of_owner ON queue (rank, owner, turn) WHERE holder IS NULL;
+CREATE INDEX queue_oldest ON queue (rank, owner, position) WHERE holder IS NULL;
 CREATE INDEX webhooks_created ON webhooks (created_ms, id);
 CREATE INDEX webhooks_due ON webhooks (state, next_at_ms);
 CREATE TRIGGER queue_counted_after_delete AFTER delete ON queue BEGIN

@@ -62,8 +62,10 @@ BEGIN
   FOR number IN 1..most LOOP
     SELECT * INTO head FROM queue WHERE holder IS NULL ORDER BY rank, turn, position LIMIT 1 FOR UPDATE SKIP LOCKED;
     EXIT WHEN NOT FOUND;
-    chosen := head;
-    IF now_ms - head.queued_ms <= patience_ms THEN
+    SELECT * INTO chosen FROM queue WHERE holder IS NULL AND rank = head.rank AND owner = head.owner
+    ORDER BY rank, owner, position LIMIT 1 FOR UPDATE SKIP LOCKED;
+    IF now_ms - chosen.queued_ms <= patience_ms THEN
+      chosen := head;
       FOREACH preferred IN ARRAY array_append(wanted, '') LOOP
         EXIT WHEN preferred = head.model;
         SELECT * INTO chosen FROM queue
@@ -165,6 +167,7 @@ def _make_queue() -> None:
     for name, columns, condition in (
         ("queue_next", ["rank", "turn", "position"], "holder IS NULL"),
         ("queue_of_owner", ["rank", "owner", "turn"], "holder IS NULL"),
+        ("queue_oldest", ["rank", "owner", "position"], "holder IS NULL"),
         ("queue_of_model", ["rank", "owner", "model", "position"], "holder IS NULL"),
         ("queue_leases", ["lease_until_ms"], "holder IS NOT NULL"),
     ):

@@ -1,0 +1,307 @@
+"""The queue in the database of gateways, PostgreSQL and SQLite: order, turns, wake-ups, leases and the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from darkroom.worker.gateway.database import GatewayDatabase
+from darkroom.worker.gateway.job_ledger import JobLedger, adder, adopt
+from darkroom.worker.gateway.job_records import JobRecords, broker_id, number_of
+from darkroom.worker.gateway.queue import consumer
+from darkroom.worker.gateway.queue.consumer import DatabaseBroker
+from darkroom.worker.gateway.queue.queue import DatabaseQueue
+from darkroom.worker.settings.database import DatabaseConfig
+from darkroom.worker.sources.broker import Delivery
+from darkroom.worker.storage.job import Job, JobRequest, JobState, JobTimes, Stage
+from tests.worker.postgres_server import PostgresServer
+from tests.worker.running_front import until
+
+LEASE_SECONDS = 30.0
+
+
+@dataclass
+class Place:
+    """A database and the queues of gateways that use it: of one with SQLite, else of as many as are opened."""
+
+    config: DatabaseConfig
+    folder: Path
+    opened: list[tuple[GatewayDatabase, DatabaseQueue]] = field(default_factory=list)
+
+    async def gateway(self) -> tuple[JobRecords, DatabaseQueue]:
+        database = GatewayDatabase(self.config, self.folder)
+        await database.open()
+        queue = DatabaseQueue(database, 3600, JobLedger(database))
+        queue.start(LEASE_SECONDS)
+        async with asyncio.timeout(60):
+            await queue.notices.is_heard.wait()
+        self.opened.append((database, queue))
+        return JobRecords(database), queue
+
+    async def close(self) -> None:
+        for database, queue in self.opened:
+            await queue.close()
+            await database.close()
+        self.opened.clear()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
+    config = DatabaseConfig(url=SecretStr(""))
+    if request.param == "postgresql":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        config = server.config(server.new_database())
+    place = Place(config, tmp_path)
+    yield place
+    await place.close()
+
+
+def worker_of(queue: DatabaseQueue, name: str = "worker", lease_seconds: float = LEASE_SECONDS) -> DatabaseBroker:
+    worker = DatabaseBroker(queue, lease_seconds, wait_seconds=0.0)
+    worker._holder = name  # connected, without the loops of a gateway
+    return worker
+
+
+def a_job(name: str, owner: str = "shop") -> Job:
+    prompt = {"input": {"workflow_json": {}, "webhook": {"url": "https://example.org"}}}
+    job = Job(name, 0, "", JobRequest(), prompt, JobTimes(int(time.time() * 1000)), owner=owner)
+    job.stage = Stage.WAITING
+    return job
+
+
+async def taken(worker: DatabaseBroker, most: int = 1, models: tuple[str, ...] = ()) -> list[Delivery]:
+    return await worker.receive(most, models)
+
+
+async def ids(worker: DatabaseBroker, most: int = 1, models: tuple[str, ...] = ()) -> list[str]:
+    return [one.job_id for one in await taken(worker, most, models)]
+
+
+async def test_keys_take_turns_within_a_priority_and_each_in_its_own_order(place: Place) -> None:
+    _records, queue = await place.gateway()
+    worker = worker_of(queue)
+    for number in range(6):
+        await queue.put(f"a{number}", b"{}", owner="alice")
+    assert await ids(worker, 2) == ["a0", "a1"]
+    for number in range(2):
+        await queue.put(f"b{number}", b"{}", owner="bob")
+    await queue.put("c0", b"{}", owner="carol")
+    await queue.put("urgent", b"{}", owner="alice", priority=1)
+    await queue.put("idle", b"{}", owner="bob", priority=-1)
+    order = [job_id for _ in range(8) for job_id in await ids(worker)]
+    assert order == ["urgent", "a2", "b0", "c0", "a3", "b1", "a4", "a5"]
+    assert await ids(worker, 5) == ["idle"]
+
+
+async def test_a_job_that_is_given_back_comes_first_and_leaves_its_key_no_more_turns(place: Place) -> None:
+    _records, queue = await place.gateway()
+    worker = worker_of(queue)
+    for number in range(4):
+        await queue.put(f"a{number}", b"{}", owner="alice")
+    first = await taken(worker, 3)
+    await worker.give_back(first[1].receipt)  # it waits again, before its key's next ones
+    for number in range(3):
+        await queue.put(f"b{number}", b"{}", owner="bob")
+    assert await ids(worker, 9) == ["a1", "a3", "b0", "b1", "b2"]
+
+
+async def test_jobs_of_models_that_the_worker_used_come_first_until_another_has_waited(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _records, queue = await place.gateway()
+    worker = worker_of(queue)
+    for name, model in (("one", "x"), ("two", "y"), ("three", "z"), ("four", "y"), ("five", "")):
+        await queue.put(name, b"{}", model=model)
+    assert await ids(worker, 1, ("z", "y")) == ["three"]
+    assert await ids(worker, 1, ("z", "y")) == ["two"]
+    assert await ids(worker, 1, ()) == ["five"], "the stream of any model before that of another one"
+    depths = {(depth.priority, depth.model): depth.num_jobs for depth in await queue.depths()}
+    assert depths == {("high", ""): 0, ("normal", ""): 1, ("low", ""): 0, **{("normal", m): n for m, n in (
+        ("x", 1), ("y", 2), ("z", 1))}}  # fmt: skip
+    monkeypatch.setattr("darkroom.worker.gateway.queue.statements.PATIENCE_MS", -1)
+    assert await ids(worker, 1, ("y",)) == ["one"]
+    assert await ids(worker, 3, ("y",)) == ["four"] and await queue.depth() == 5
+
+
+async def test_a_job_wakes_one_worker_that_waits(place: Place) -> None:
+    _records, queue = await place.gateway()
+    looks: list[str] = []
+
+    class Counting(DatabaseBroker):
+        async def _taken(self, most: int, models: Sequence[str]) -> list[Delivery]:
+            looks.append(self._holder)
+            return await super()._taken(most, models)
+
+    workers = [Counting(queue, LEASE_SECONDS, wait_seconds=60.0) for _ in range(5)]
+    for number, worker in enumerate(workers):
+        await worker.connect(str(number))
+    models = {3: ["fitting"]}
+    waiting = [asyncio.create_task(worker.receive(1, models.get(n, []))) for n, worker in enumerate(workers)]
+    await until(_is(lambda: len(looks) == 5))
+    await queue.put("one", b"{}")
+    assert [one.job_id for one in await waiting[0]] == ["one"] and len(looks) == 6
+    await queue.put("two", b"{}", model="fitting")
+    assert [one.job_id for one in await waiting[3]] == ["two"] and len(looks) == 7
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_a_reply_has_so_many_bytes_of_jobs_at_most(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer, "MAX_TAKEN_BYTES", 1000)
+    _records, queue = await place.gateway()
+    worker = worker_of(queue)
+    for number in range(4):
+        await queue.put(str(number), b"x" * 700 if number else b"x" * 5000)
+    assert [await ids(worker, 4) for _ in range(3)] == [["0"], ["1"], ["2"]]
+
+
+async def test_a_lease_that_runs_out_is_free_again_and_may_be_renewed_until_another_has_it(place: Place) -> None:
+    _records, queue = await place.gateway()
+    short, other = worker_of(queue, "short", 0.05), worker_of(queue, "other")
+    await queue.put("one", b"{}")
+    (held,) = await taken(short)
+    await asyncio.sleep(0.1)
+    assert await queue.single(queue.statements.free) == [""]
+    assert await short.renew([held.receipt]) == {held.receipt} and await ids(other) == []
+    await asyncio.sleep(0.1)
+    assert await queue.single(queue.statements.free) == [""]
+    (again,) = await taken(other)
+    assert again.num_deliveries == 2 and await short.renew([held.receipt]) == set()
+    await other.finish("one", again.receipt, b"{}")
+    assert await other.renew([again.receipt]) == set() and await queue.depth() == 0
+    assert await other.renew(['["lost", 1, "other"]']) == {'["lost", 1, "other"]'}, "the database has lost it"
+
+
+async def test_a_job_of_the_ledger_is_queued_and_ended_with_its_row(place: Place) -> None:
+    records, queue = await place.gateway()
+    worker, job = worker_of(queue), a_job("one")
+    assert await records.insert(job, None, adder(queue, "", None))
+    assert not await records.insert(a_job("one"), None, adder(queue, "", None)) and await queue.depth() == 1
+    assert number_of(broker_id(job.number)) == job.number
+    (held,) = await taken(worker)
+    assert (held.job_id, held.owner, held.asked_id) == (broker_id(job.number), "shop", "one")
+    assert json.loads(held.body) == job.prompt, "its body is read where it is stored"
+    start = (await queue.news("", 0))[0].position
+    result = {"status": "completed", "message": "done", "output": [{"data": "x"}]}
+    await worker.finish(held.job_id, held.receipt, json.dumps(result).encode())
+    await worker.finish(held.job_id, held.receipt, b'{"status": "failed"}')
+    ended = await records.find("one")
+    assert ended is not None and (ended.state, ended.message) == (JobState.COMPLETED, "done")
+    assert ended.outputs == ({"data": "x"},) and await queue.depth() == await records.num_live() == 0
+    (told,) = await queue.news(start, 1)
+    assert (told.job_id, json.loads(told.event)["status"]) == (held.job_id, "completed")
+    assert await worker.renew([held.receipt]) == set() and await worker.give_back(held.receipt)
+
+
+async def test_what_is_no_result_ends_a_job_as_failed(place: Place) -> None:
+    records, queue = await place.gateway()
+    worker = worker_of(queue)
+    for number, result in enumerate((b"[]", b"{", b'{"timings": 7}')):
+        await records.insert(a_job(str(number)), None, adder(queue, "", None))
+        (held,) = await taken(worker)
+        await worker.finish(held.job_id, held.receipt, result)
+        ended = await records.find(str(number))
+        assert ended is not None and ended.failure is not None and ended.failure.code == "result_unreadable", result
+
+
+async def test_a_job_that_is_cancelled_before_a_worker_has_it_is_told_to_one_for_its_webhook(place: Place) -> None:
+    records, queue = await place.gateway()
+    worker, job = worker_of(queue), a_job("one")
+    await records.insert(job, None, adder(queue, "", None))
+    name = broker_id(job.number)
+    await queue.cancel(name)
+    await queue.settle(name, b'{"status": "cancelled"}')
+    ended = await records.find("one")
+    assert ended is not None and ended.state is JobState.CANCELLED
+    (held,) = await taken(worker)
+    assert json.loads(held.body) == job.prompt and await worker.cancelled([name]) == {name}
+    await worker.finish(name, held.receipt, b'{"status": "completed"}')
+    again = await records.find("one")
+    assert again is not None and again.state is JobState.CANCELLED and await queue.depth() == 0
+
+
+async def test_a_cancelled_job_that_a_worker_holds_is_not_settled(place: Place) -> None:
+    records, queue = await place.gateway()
+    worker, job = worker_of(queue), a_job("one")
+    await records.insert(job, None, adder(queue, "", None))
+    (held,) = await taken(worker)
+    await queue.settle(held.job_id, b'{"status": "cancelled"}')
+    found = await records.find("one")
+    assert found is not None and not found.state.is_terminal
+
+
+async def test_jobs_of_a_time_with_a_broker_are_queued_once(place: Place) -> None:
+    records, queue = await place.gateway()
+    for number in range(3):
+        job = a_job(str(number))
+        job.stage = Stage.QUEUED
+        await records.insert(job)
+    assert [await adopt(queue), await adopt(queue)] == [3, 0] and await records.num_unsent() == 0
+    assert len(await taken(worker_of(queue), 9)) == 3
+
+
+async def test_jobs_and_cancellations_reach_workers_at_other_gateways(postgres: PostgresServer, tmp_path: Path) -> None:
+    place = Place(postgres.config(postgres.new_database()), tmp_path)
+    (_, first), (_, second) = await place.gateway(), await place.gateway()
+    worker = DatabaseBroker(second, LEASE_SECONDS, wait_seconds=60.0)
+    await worker.connect("far")
+
+    async def given(name: str) -> Delivery:
+        receiving = asyncio.create_task(worker.receive(1, []))
+        await until(_is(lambda: second.waiters.has_any))
+        await first.put(name, b"{}")
+        async with asyncio.timeout(60):
+            while not (found := await receiving):  # it looked when the connection was there again
+                receiving = asyncio.create_task(worker.receive(1, []))
+        return found[0]
+
+    held = await given("one")
+    assert not await worker.cancelled(["one"])
+    await first.cancel("one")
+
+    async def is_heard() -> bool:
+        return await worker.cancelled(["one"]) == {"one"}
+
+    await until(is_heard)
+    await worker.publish("one", b'{"status": "generating"}')
+    await until(_is(lambda: first.notes.newest("one") != []))
+    await worker.finish("one", held.receipt, b"{}")
+    postgres.close_sessions(place.config.url.get_secret_value().rpartition("/")[2])
+    with contextlib.suppress(Exception):  # the pool had connections that are closed now
+        await first.depth()
+    assert (await given("two")).job_id == "two", "who listened does so again"
+    await place.close()
+
+
+async def test_claims_at_the_same_time_never_give_a_job_twice(postgres: PostgresServer, tmp_path: Path) -> None:
+    place = Place(postgres.config(postgres.new_database()), tmp_path)
+    gateways = [await place.gateway() for _ in range(2)]
+    for number in range(40):
+        await gateways[0][1].put(str(number), b"{}", owner=f"key-{number % 3}", model=f"m{number % 4}")
+    workers = [worker_of(queue, f"{n}-{i}") for n, (_, queue) in enumerate(gateways) for i in range(4)]
+    found: list[str] = []
+
+    async def take_all(worker: DatabaseBroker) -> None:
+        while got := await ids(worker, 2, ("m1",)):
+            found.extend(got)
+
+    await asyncio.gather(*(take_all(worker) for worker in workers))
+    found.extend(await ids(workers[0], 40))  # what two of them had locked at a moment
+    assert sorted(found, key=int) == [str(number) for number in range(40)]
+    await place.close()
+
+
+def _is(condition: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
+    async def is_so() -> bool:
+        return bool(condition())
+
+    return is_so
