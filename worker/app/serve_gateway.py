@@ -100,6 +100,7 @@ def build_services(settings: Settings) -> GatewayServices:
             settings.callers,
             settings.retention,
             rates,
+            settings.queue.max_wait_seconds,
         ),
         tokens=WorkerTokens(records),
         desk=WorkerDesk(records, make_broker, settings.broker.lease_seconds),

@@ -29,6 +29,7 @@ from darkroom.worker.errors import (
     http_status,
 )
 from darkroom.worker.gateway.collector import Collector
+from darkroom.worker.gateway.expected_wait import ExpectedWait
 from darkroom.worker.gateway.fleet import Fleet
 from darkroom.worker.gateway.followers import Followers
 from darkroom.worker.gateway.job_ledger import UNREADABLE, UNREADABLE_ERROR, adder, adopt
@@ -83,6 +84,7 @@ class Gateway:
         limits: CallerLimits,
         retention: RetentionConfig,
         rates: RequestRates | None = None,
+        max_wait_seconds: float | None = None,
     ) -> None:
         self.records = records
         self.producer = producer
@@ -92,6 +94,7 @@ class Gateway:
         self._limits = limits
         self._retention = retention
         self._rates = rates
+        self._wait = ExpectedWait(self.fleet, producer, records, max_wait_seconds)
         self.memory = ResultMemory()
         self._live = 0, float("-inf")  # jobs that had not ended, and when they were counted
         self._collector = Collector(records, producer, self._end_at_broker)
@@ -161,11 +164,12 @@ class Gateway:
         """Return the job of a checked request, new or the earlier one of this id; `place` is the stream it goes to.
 
         `is_fresh`: nobody can have used this id. Raises RequestIdTaken, RequestIdConflict, LimitReached, QueueFull,
-        RequestTooLarge, DatabaseUnreachable.
+        WaitTooLong, RequestTooLarge, DatabaseUnreachable.
         """
         earlier = None if is_fresh else await self.records.find(job_id)
         if earlier is None:
             await self._check_size()
+            await self._wait.check(parsed.input, place.priority, caller.key_name)
             job = self._new_job(parsed, digest, job_id, asked_id, caller, place.priority)
             if await self._is_stored(job, self._limit_of(caller), place.model):
                 return job

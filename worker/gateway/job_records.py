@@ -206,6 +206,12 @@ class JobRecords:
         live = await self.live_among(list(numbers))
         return set(numbers.values()) - {numbers[number] for number, _ in live}
 
+    async def last_times(self, limit: int) -> list[str]:
+        """Return the stored times of the jobs that completed last."""
+        is_completed = sa.and_(JOBS.c.finished_ms.is_not(None), JOBS.c.state == JobState.COMPLETED.value)
+        query = sa.select(JOBS.c.times).where(is_completed).order_by(JOBS.c.finished_ms.desc()).limit(limit)
+        return [row.times for row in await self._read(query)]
+
     async def sent(self, job: Job) -> None:
         """Record that the broker has a job."""
         change = sa.update(JOBS).where(_is_live(job)).values(stage=Stage.WAITING.value)

@@ -155,6 +155,7 @@ class Admission:
             self.check_room(priority)
             job = await make_job()
             self.check_room(priority)
+            self._check_expiry(job)
             await self._insert(job, begin)
         except StateUnusable as error:
             if self._store.database.problem and self._store.database.is_remote:
@@ -179,6 +180,18 @@ class Admission:
         problem = self._room_problem(priority)
         if problem is not None:
             raise problem
+
+    def _check_expiry(self, job: Job) -> None:
+        """Raise WaitTooLong for a job that would expire before its turn. One of a broker has waited there by now."""
+        limit = job.request.expires_seconds
+        if limit is None or job.request.receipt:
+            return
+        wait = self._queue_info.wait_of_a_new_job(job.request.priority)
+        if wait > limit:
+            message = f"The job would wait for about {wait:.1f} s; got a limit of {limit:g} s (expires)"
+            raise WaitTooLong(
+                message, estimated_wait_seconds=round(wait, 1), retry_after_seconds=max(1.0, wait - limit)
+            )  # fmt: skip
 
     def _room_problem(self, priority: int) -> TryLater | None:
         if self._store.database.problem and self._store.database.is_remote:

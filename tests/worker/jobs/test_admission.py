@@ -105,6 +105,21 @@ async def test_a_request_that_is_refused_leaves_its_id_free(place: Place) -> Non
     assert (await place.admission.admit("one", "hash", place.make)).is_new
 
 
+async def test_a_job_that_would_expire_before_its_turn_is_refused_unless_a_broker_sent_it(place: Place) -> None:
+    await place.admission.admit("a", "hash", lambda: place.make("a"))
+    place.clock.add(seconds=8.0, cost=100.0)
+
+    async def expiring(seconds: float, receipt: str = "") -> Job:
+        job = await place.make("b")
+        job.request = JobRequest(expires_seconds=seconds, receipt=receipt)
+        return job
+
+    with pytest.raises(WaitTooLong, match="about 8.0 s; got a limit of 5 s") as late:
+        await place.admission.admit("b", "hash", lambda: expiring(5.0))
+    assert late.value.retry_after_seconds == 3.0
+    assert (await place.admission.admit("b", "hash", lambda: expiring(5.0, "receipt"))).is_new
+
+
 async def test_each_reason_to_come_later_is_distinguished(place: Place) -> None:
     place.free = 10
     with pytest.raises(DiskLow):

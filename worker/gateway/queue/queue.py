@@ -37,6 +37,7 @@ from darkroom.worker.sources.stream_order import PRIORITIES, priority_name
 WAKE, CANCEL, EVENT = "wake", "cancel", "event"
 LONGEST_LOOK_SECONDS: Final = 3.0
 LEAST_LOOK_SECONDS: Final = 0.2
+MOST_OWNERS: Final = 1000  # that are counted where many keys wait
 MAX_NOTED: Final = 50_000  # jobs whose cancellation would be heard of
 
 Answer = TypeVar("Answer")
@@ -192,6 +193,16 @@ class DatabaseQueue:
 
     async def depth(self) -> int:
         return int(await self.single(lambda connection: connection.execute(self.shared.depth).scalar()) or 0)
+
+    async def num_before(self, priority: int, owner: str, num_held: int) -> int:
+        """Return the number of jobs that go before a new one of this key, with its turns among the other keys.
+
+        `num_held` of those that workers hold count at most.
+        """
+        values = {"rank": rank_of(priority), "owner": owner, "most_owners": MOST_OWNERS}
+        row = await self.single(lambda connection: connection.execute(self.shared.before, values).one())
+        num_own = 0 if row.last_turn is None else row.last_turn - row.first_turn + 1
+        return int(row.higher) + min(int(row.same), num_held + num_own + row.num_others * (num_own + 1))
 
     # what consumers share
 

@@ -192,6 +192,18 @@ class SharedStatements:
         self.cancel = sa.text("UPDATE queue SET is_cancelled = :yes WHERE job_id = :job_id")
         self.depths = sa.text("SELECT rank, model, sum(num) AS num FROM queue_depths GROUP BY rank, model")
         self.depth = sa.text("SELECT coalesce(sum(num), 0) FROM queue_depths")
+        waits = "FROM queue WHERE holder IS NULL AND rank = :rank"
+        self.before = sa.text(
+            "WITH RECURSIVE owners (owner, place) AS ("
+            f"SELECT (SELECT owner {waits} ORDER BY rank, owner, position LIMIT 1), 1 UNION ALL "
+            f"SELECT (SELECT owner {waits} AND owner > owners.owner ORDER BY rank, owner, position LIMIT 1), place + 1 "
+            "FROM owners WHERE owner IS NOT NULL AND place < :most_owners) "
+            "SELECT (SELECT coalesce(sum(num), 0) FROM queue_depths WHERE rank < :rank) AS higher, "
+            "(SELECT coalesce(sum(num), 0) FROM queue_depths WHERE rank = :rank) AS same, "
+            f"(SELECT turn {waits} ORDER BY rank, turn, position LIMIT 1) AS first_turn, "
+            f"(SELECT turn {waits} AND owner = :owner ORDER BY rank DESC, owner DESC, turn DESC LIMIT 1) AS last_turn, "
+            "(SELECT count(owner) FROM owners WHERE owner <> :owner) AS num_others"
+        )
         self.add_result = sa.text(
             f"INSERT INTO queue_results (job_id, result, at_ms) VALUES (:job_id, :result, {now}) ON CONFLICT DO NOTHING"
         )

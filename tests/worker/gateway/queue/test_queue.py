@@ -131,6 +131,20 @@ async def test_jobs_of_models_that_the_worker_used_come_first_until_another_has_
     assert await ids(worker, 3, ("y",)) == ["four"] and await queue.depth() == 5
 
 
+async def test_the_jobs_before_a_new_one_are_those_of_its_turns(place: Place) -> None:
+    _records, queue = await place.gateway()
+    assert await queue.num_before(0, "bob", 1) == 0
+    for number in range(9):
+        await queue.put(f"a{number}", b"{}", owner="alice")
+    await queue.put("c0", b"{}", owner="carol")
+    await queue.put("urgent", b"{}", owner="carol", priority=1)
+    await ids(worker_of(queue), 2)
+    assert await queue.depth() == 11
+    assert await queue.num_before(0, "alice", 1) == 1 + 10, "all that are there, and the urgent one that is held"
+    assert await queue.num_before(0, "bob", 1) == 1 + 1 + 2, "one of each other key, and what workers hold"
+    assert [await queue.num_before(priority, "bob", 1) for priority in (1, -1)] == [1, 11]
+
+
 async def test_a_job_wakes_one_worker_that_waits(place: Place) -> None:
     _records, queue = await place.gateway()
     looks: list[str] = []
