@@ -89,7 +89,7 @@ class RunFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run gave: recorded values by recorder and path, or the reason why it failed."""
+    """Outcome of a run: recorded values by recorder and path, or the reason why it failed."""
 
     values: Mapping[str, Values] = field(default_factory=dict)
     error: str = ""
@@ -278,13 +278,13 @@ class Comparison:
             return f"not run: ComfyUI lists no {missing}"
         theirs = self.reference.run(recorded, list(names))
         ours = self.ours.run(recorded, list(names))
-        found = _verdict(ours, theirs, names)
+        found = verdict(ours, theirs, names)
         if found.startswith("differs"):
             self.reference.forget()
             unsteady = unlike(self.reference.run(recorded, list(names)), theirs, names)
             without = Outcome({name: _without(values, unsteady, name) for name, values in theirs.values.items()})
             ours = Outcome({name: _without(values, unsteady, name) for name, values in ours.values.items()}, ours.error)
-            found = _verdict(ours, without, names)
+            found = verdict(ours, without, names)
             if not found and not any(without.values.values()):
                 return "random: ComfyUI does not repeat it"
         return found
@@ -306,7 +306,7 @@ def _without(values: Values, unsteady: set[tuple[str, str]], name: str) -> Value
     return {path: value for path, value in values.items() if (name, path) not in unsteady}
 
 
-def _verdict(ours: Outcome, theirs: Outcome, names: Mapping[str, bool]) -> str:
+def verdict(ours: Outcome, theirs: Outcome, names: Mapping[str, bool]) -> str:
     for name, is_exact in names.items():
         if name in ours.values and name in theirs.values:
             found = difference(ours.values[name], theirs.values[name], is_exact=is_exact)

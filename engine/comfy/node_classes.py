@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-import importlib
+import sys
 from abc import ABCMeta
 from collections.abc import Mapping
 from dataclasses import replace
@@ -43,11 +43,12 @@ class BuiltInClass(ABCMeta):
 
 
 def _schema_members() -> dict[str, Any]:
-    """Return what a node by schema has from its base; `define_schema` and `execute` are its own.
+    """Return the members that a node by schema has from its base; `define_schema` and `execute` are its own.
 
-    The base is that of packs, whose modules are read anew for each engine that serves them.
+    The base is that of packs, whose modules are read anew for each engine that serves them; a pack with a schema has
+    imported it.
     """
-    base = importlib.import_module("comfy_api.latest").io.ComfyNode
+    base = sys.modules["comfy_api.latest"].io.ComfyNode
     return {name: value for name, value in vars(base).items() if name.isupper() or name in ("_own", "hidden")}
 
 
