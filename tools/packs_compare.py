@@ -199,8 +199,9 @@ def difference(ours: Values, theirs: Values, *, is_exact: bool = False) -> str:
 
 
 def _is_close(found: object, wanted: object) -> bool:
-    floats = isinstance(found, float) and isinstance(wanted, float)
-    return floats and bool(np.isclose(found, wanted, rtol=RELATIVE, atol=0, equal_nan=True))  # type: ignore[arg-type]
+    if not (isinstance(found, float) and isinstance(wanted, float)):
+        return False
+    return bool(np.isclose(found, wanted, rtol=RELATIVE, atol=0, equal_nan=True))
 
 
 def relative_difference(found: Any, wanted: Any) -> float:

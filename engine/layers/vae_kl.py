@@ -85,8 +85,11 @@ class ResnetBlock(nn.Module):
 def attention_of_cells(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """Return the attention with one head of cells [B, C, h, w] to each other, of the same shape."""
     batch, channels = q.shape[:2]
-    cells = (part.reshape(batch, 1, channels, -1).transpose(2, 3).contiguous() for part in (q, k, v))  # [B, 1, h*w, C]
-    return scaled_dot_product_attention(*cells).transpose(2, 3).reshape(q.shape)
+    shape = q.shape
+    q, k, v = (
+        part.reshape(batch, 1, channels, -1).transpose(2, 3).contiguous() for part in (q, k, v)
+    )  # [B, 1, h*w, C]
+    return scaled_dot_product_attention(q, k, v).transpose(2, 3).reshape(shape)
 
 
 class AttnBlock(nn.Module):

@@ -56,7 +56,8 @@ class RecordValue:
                 texts[path] = leaf[:MAX_TEXT] if isinstance(leaf, str) else leaf
         text = np.frombuffer(json.dumps(texts).encode(), np.uint8)
         with target.open("wb") as file:
-            np.savez(file, **{f"array:{path}": found for path, found in arrays.items()}, plain=text)
+            named: dict[str, Any] = {f"array:{path}": found for path, found in arrays.items()}
+            np.savez(file, **named, plain=text)
         return {"ui": {"text": [name[0]]}}
 
 
