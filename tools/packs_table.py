@@ -93,6 +93,7 @@ def try_pack(pack: Pack, seconds: float) -> PackResult:
         arguments = [str(pack.path), str(report), "--base-directory", folder, "--run-nodes"]
         child = multiprocessing.get_context("fork").Process(target=_trial, args=(arguments, Path(folder, "output")))
         child.start()
+        assert child.pid is not None  # it has one from its start
         until = time.monotonic() + seconds
         while child.exitcode is None:  # `join` waits for the children that inherited its pipe, too
             if time.monotonic() > until:
