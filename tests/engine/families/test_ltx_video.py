@@ -157,9 +157,11 @@ def test_a_guide_weighs_its_strength_times_its_mask() -> None:
 
 def test_a_guide_behind_one_without_weights_leaves_that_at_one() -> None:
     earlier = [[torch.zeros(1, 1, 8), {"keyframe_idxs": torch.zeros(1, 3, 2)}]]
-    ((_, options),) = with_guide(earlier, torch.ones(1, 3, 1), torch.full((1, 1), 0.5))
+    facts = {"latent_shape": [1, 1, 1]}
+    ((_, options),) = with_guide(earlier, torch.ones(1, 3, 1), torch.full((1, 1), 0.5), facts)
     assert options["guide_weights"].tolist() == [[1.0, 1.0, 0.5]]
     assert options["keyframe_idxs"].shape == (1, 3, 3)
+    assert options["guide_attention_entries"] == [facts]
 
 
 def test_guides_of_no_weight_change_nothing_and_those_of_weight_one_all_that_tokens_do() -> None:
