@@ -100,12 +100,12 @@ def renormed_cfg(cond: torch.Tensor, uncond: torch.Tensor, scale: float, max_rat
 def frequency_scaled(guidance: torch.Tensor, scale_low: float, scale_high: float, cutoff: int) -> torch.Tensor:
     """Huang et al. 2025 (FreSca, arXiv 2504.02154): low and high frequencies of the guidance scaled apart.
 
-    Low are those within `cutoff` of the centre along each side, for the centred spectrum [B, C, h, w].
+    Low are those within `cutoff` of the centre along each side, for the centred spectrum [B, C, (F,) h, w].
     """
     spectrum = torch.fft.fftshift(torch.fft.fftn(guidance.float(), dim=(-2, -1)), dim=(-2, -1))
     weight = torch.full(spectrum.shape, scale_high, device=guidance.device)
     low = weight
-    for dim in (2, 3):
+    for dim in (-2, -1):
         centre = spectrum.shape[dim] // 2
         reach = min(cutoff, centre)
         low = low.narrow(dim, centre - reach, reach * 2)

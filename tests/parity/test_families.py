@@ -29,7 +29,7 @@ FAST = {
     "triposplat": ("prepared_batch", "prepared_mask", "prepared_rgba"),
     "core_nodes": (
         "batches_and_alpha", "feather_sides", "guidance_and_sampling_options", "latent_composites_and_batches",
-        "load_odd_formats", "porter_duff_modes", "resize_masks_and_images", "total_pixels_steps",
+        "load_odd_formats", "porter_duff_modes", "resize_masks_and_images", "total_pixels_steps", "image_glsl_shader",
     ),
     "later_nodes": (
         "resize_pictures", "resize_masks", "growing_batches", "logic_and_arithmetic", "advanced_saving",
@@ -49,13 +49,17 @@ FAST = {
     "rt_detr": ("all", "batch", "cut_out", "from_the_end", "nothing", "one_class"),
     "sam3": ("text_several", "points", "track_mask_text"),
     "templates": ("image_flux2", "image_krea2_turbo_t2i", "image_sdxl_simple", "utility-gan_upscaler"),
-    "later_sampling": ("flux_nag", "flux_scale_rope", "ltxv_windows", "node_cfg_override_two", "prompt_japanese"),
+    "later_sampling": (
+        "flux_nag", "flux_scale_rope", "ltxv_windows", "node_cfg_override_two", "prompt_japanese", "wan_fresca",
+        "wan_tonemap",
+    ),  # fmt: skip
     "flux_keys": ("keys_klein_batch_cfg",),
     "qwen_layered": ("layered_image", "layered_two_references"),
     "wan_later": ("wan_a2_cache_int4", "wan_scail2_bare", "wan_ar_lora"),
 }  # fmt: skip
 
 SLOW = {
+    "later_sampling": ("sampler_sa_solver_leftover", "sampler_sa_solver_pece_leftover"),
     "flux_keys": ("keys_dev", "keys_klein", "keys_none_dev", "keys_none_klein"),
     "sam3": (
         "batch_counted", "box", "found_boxes", "nothing_wanted", "odd_text_point", "point_alone", "sam3_point_box",

@@ -1,6 +1,6 @@
 """LATENT_OPERATION values, and the node that applies one to a latent.
 
-An operation is called as `operation(latent=samples)` with `[B, C, h, w]` and returns a new tensor of that shape. It
+An operation is called as `operation(latent=samples)` with `[B, C, (F,) h, w]` and returns a new tensor of that shape. It
 sees a cell as a vector over channels: its length is taken for brightness, its direction for colour.
 """
 
@@ -25,9 +25,9 @@ def tonemap_reinhard(latent: torch.Tensor, multiplier: float) -> torch.Tensor:
 
     E. Reinhard et al., "Photographic Tone Reproduction for Digital Images", SIGGRAPH 2002, equation 3: L / (1 + L).
     """
-    length: torch.Tensor = torch.linalg.vector_norm(latent, dim=1, keepdim=True) + 1e-10  # [B, 1, h, w]
-    mean = length.mean(dim=(1, 2, 3), keepdim=True)
-    std = length.std(dim=(1, 2, 3), keepdim=True)
+    length: torch.Tensor = torch.linalg.vector_norm(latent, dim=1, keepdim=True) + 1e-10  # [B, 1, (F,) h, w]
+    of_item = tuple(range(1, length.ndim))
+    mean, std = length.mean(dim=of_item, keepdim=True), length.std(dim=of_item, keepdim=True)
     top = (std * 5 + mean) * multiplier
     relative = length * (1.0 / top)
     return latent / length * (relative / (relative + 1.0) * top)

@@ -258,7 +258,8 @@ def epsilon_scaling(
     model: MODEL,
     scaling_factor: Annotated[float, Float(min=0.5, max=1.5, step=0.001, extra={"display": "number"})] = 1.005,
 ) -> MODEL:
-    return _after_guidance(model, lambda args: rules.epsilon_scaled(args["denoised"], args["input"], scaling_factor))
+    factor = scaling_factor or 1e-9  # a link may bring 0
+    return _after_guidance(model, lambda args: rules.epsilon_scaled(args["denoised"], args["input"], factor))
 
 
 @node("LatentApplyOperationCFG", display_name=None, category="model/latent/advanced/operations",
