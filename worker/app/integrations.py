@@ -46,6 +46,9 @@ BROKERS: Final = {
 PRODUCERS: Final = (BrokerKind.REDIS, BrokerKind.NATS)
 """Brokers that have results and events, as a gateway needs."""
 
+FEW: Final = {BrokerKind.REDIS: {"max_connections": 3}}
+"""Connections of a broker by which a gateway acts for one worker: one that waits for jobs, and two for the rest."""
+
 PACKAGES: Final = {BrokerKind.REDIS: "redis", BrokerKind.NATS: "nats"}
 """Libraries of brokers, which are extras."""
 
@@ -133,7 +136,7 @@ def _check_gateway_settings(config: BrokerConfig) -> None:
 def broker_of_gateway(config: BrokerConfig) -> Broker:
     """Return a consumer's side of `BROKER_URL`, by which a gateway takes jobs in the name of a worker."""
     assert config.kind in PRODUCERS, "a gateway has a producer"
-    broker: Broker = _broker(config.kind, config)
+    broker: Broker = _broker(config.kind, config, **FEW.get(config.kind, {}))
     return broker
 
 
@@ -146,9 +149,9 @@ def build_producer(config: BrokerConfig) -> Producer:
     return producer
 
 
-def _broker(kind: BrokerKind, config: BrokerConfig) -> Any:
+def _broker(kind: BrokerKind, config: BrokerConfig, **limits: int) -> Any:
     package = PACKAGES.get(kind)
     if package is not None and importlib.util.find_spec(package) is None:
         raise SettingsInvalid(f"BROKER_URL: the package {package} is not installed; {install_command(kind.value)}")
     module, name = BROKERS[kind]
-    return getattr(importlib.import_module(module), name)(config)
+    return getattr(importlib.import_module(module), name)(config, **limits)

@@ -19,6 +19,9 @@ from darkroom.worker.sources.broker import BrokerUnreachable, Producer
 log = structlog.get_logger("fleet")
 
 FRESH_SECONDS = 5.0
+MAX_LISTS = 32
+"""Different node lists of a fleet that a gateway holds. Workers check what may pass by another one."""
+
 OURS, FALLBACK = "nodes", "fallback_nodes"  # fields of an entry
 
 
@@ -26,7 +29,8 @@ OURS, FALLBACK = "nodes", "fallback_nodes"  # fields of an entry
 class NodeLists:
     """Node lists of the fleet, those of engines before those of fallbacks.
 
-    `has_unlisted`: a worker has a fallback whose nodes are not known yet, since it was never started.
+    `has_unlisted`: a worker has a fallback whose nodes are not known yet, since it was never started, or there are more
+    lists than a gateway holds.
     """
 
     lists: tuple[JsonObject, ...] = ()
@@ -74,7 +78,8 @@ class Fleet:
                 return
             try:
                 entries = [json.loads(entry) for entry in await self._producer.fleet()]
-                names = _names_of(entries)
+                all_names = _names_of(entries)
+                names = all_names[:MAX_LISTS]
                 for name in names:
                     if name not in self._nodes and (packed := await self._producer.nodes(name)) is not None:
                         self._nodes[name] = await asyncio.to_thread(_unpacked, name, packed)
@@ -83,7 +88,9 @@ class Fleet:
                 return
             there = tuple(entry for entry in entries if not entry.get("is_last"))
             lists = tuple(name for name in names if name in self._nodes)
-            has_unlisted = any(entry.get("has_fallback") and not entry.get(FALLBACK) for entry in entries)
+            has_unlisted = len(all_names) > len(names) or any(
+                entry.get("has_fallback") and not entry.get(FALLBACK) for entry in entries
+            )
             self._known = _Known(time.monotonic(), len(there), lists, has_unlisted, there)
             self._nodes = {name: self._nodes[name] for name in lists}
 

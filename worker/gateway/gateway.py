@@ -37,7 +37,7 @@ from darkroom.worker.gateway.job_records import JobRecords, LargeJob, broker_id
 from darkroom.worker.gateway.placing import Placement
 from darkroom.worker.gateway.queue.queue import DatabaseQueue
 from darkroom.worker.gateway.request_rates import RequestRates
-from darkroom.worker.gateway.result_memory import LARGE_BYTES, ResultMemory
+from darkroom.worker.gateway.result_memory import LARGE_BYTES, ResultMemory, SpoolBudget
 from darkroom.worker.guard.identity.caller import Identity
 from darkroom.worker.jobs.envelope import refusal
 from darkroom.worker.json.values import WRONG_SHAPE, JsonObject
@@ -95,7 +95,7 @@ class Gateway:
         self._retention = retention
         self._rates = rates
         self._wait = ExpectedWait(self.fleet, producer, records, max_wait_seconds)
-        self.memory = ResultMemory()
+        self.memory, self.spool = ResultMemory(), SpoolBudget()
         self._live = 0, float("-inf")  # jobs that had not ended, and when they were counted
         self._collector = Collector(records, producer, self._end_at_broker)
         self._followers = Followers(producer, self._collector.note, records.ended_among)

@@ -14,6 +14,7 @@ from typing import IO, Final
 from fastapi.responses import Response, StreamingResponse
 
 from darkroom.worker.gateway.gateway import Gateway
+from darkroom.worker.gateway.result_memory import LARGE_BYTES
 from darkroom.worker.json import finite as finite_json
 from darkroom.worker.json.finite import FiniteJSONResponse
 from darkroom.worker.storage.job import Job
@@ -32,6 +33,17 @@ async def reply_of(gateway: Gateway, job: Job, shown: Shown, status: int) -> Res
         file = await asyncio.to_thread(_written, whole, shown)
     headers = {"Content-Length": str(file.seek(0, 2))}
     return StreamingResponse(_pieces(file), status_code=status, media_type="application/json", headers=headers)
+
+
+async def written_reply(text: Callable[[], bytes]) -> Response:
+    """Return a reply with a JSON text that is made on a thread, a large one from a file."""
+    content = await asyncio.to_thread(text)
+    if len(content) <= LARGE_BYTES:
+        return Response(content, media_type="application/json")
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - whoever sends it closes it
+    await asyncio.to_thread(file.write, content)
+    headers = {"Content-Length": str(len(content))}
+    return StreamingResponse(_pieces(file), media_type="application/json", headers=headers)
 
 
 async def pieces_of(gateway: Gateway, job: Job, shown: Shown) -> AsyncIterator[bytes]:

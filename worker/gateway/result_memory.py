@@ -1,13 +1,17 @@
-"""ResultMemory: the bytes of large results that a gateway holds at a time. Each waits for its turn."""
+"""ResultMemory and SpoolBudget: the bytes of results that a gateway has in memory, and in files while they arrive."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final
 
+from darkroom.worker.errors import NotReady
+
+MAX_SPOOLED_BYTES: Final = 2 * 1024 * 1024 * 1024
+SPOOL_RETRY_SECONDS: Final = 2.0
 MAX_BYTES: Final = 64 * 1024 * 1024
 COPIES: Final = 6
 """A result as it arrives, parsed, written again, and sent: so much memory it takes while it is handled."""
@@ -59,3 +63,29 @@ class ResultMemory:
                 self._num_bytes += num_bytes
                 turn.set_result(None)
             self._waiting.popleft()
+
+
+class SpoolBudget:
+    """Bytes of results that have arrived and are not stored yet, in files: of all workers together."""
+
+    def __init__(self, max_bytes: int = MAX_SPOOLED_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self.num_bytes = 0
+
+    @contextlib.contextmanager
+    def spooling(self) -> Iterator[Callable[[int], None]]:
+        """Yield what counts bytes of one result, as long as the block lasts; it raises NotReady where all is taken."""
+        own = 0
+
+        def count(num_bytes: int) -> None:
+            nonlocal own
+            if self.num_bytes + num_bytes > self._max_bytes:
+                message = f"Results of other workers are arriving; got more than {self._max_bytes} bytes of them"
+                raise NotReady(message, retry_after_seconds=SPOOL_RETRY_SECONDS)
+            own += num_bytes
+            self.num_bytes += num_bytes
+
+        try:
+            yield count
+        finally:
+            self.num_bytes -= own

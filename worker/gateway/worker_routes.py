@@ -20,6 +20,7 @@ from darkroom.worker.api.declared import refusals
 from darkroom.worker.api.results import check_operator, nobody
 from darkroom.worker.api.schemas import problem_of
 from darkroom.worker.errors import NotReady, Problem, RequestRejected, Unauthorized
+from darkroom.worker.gateway.large_replies import written_reply
 from darkroom.worker.gateway.routes import services_of
 from darkroom.worker.gateway.workers.bodies import read_result
 from darkroom.worker.gateway.workers.brokers import Worker
@@ -68,7 +69,7 @@ async def worker_of(request: Request) -> Worker:
         secret = bearer_token(request.headers.items())
         if not secret:
             raise Unauthorized("A worker token is needed, expected Authorization: Bearer <token>")
-        token = await services.tokens.name_of(secret)
+        token = await services.tokens.name_of(secret, caller_name(nobody(request)))
     except Unauthorized:
         if services.requests.caller_limits.requests_per_second is not None:  # limits the guessing of tokens
             services.requests.caller_rates.count_request(caller_name(nobody(request)))
@@ -113,8 +114,8 @@ async def take_jobs(request: Request, worker: Caller, wish: Wish) -> Response:
             except BaseException:
                 await desk.give_all_back(worker, taken)
                 raise
-        reply = await asyncio.to_thread(lambda: Jobs(jobs=[Job.of(one) for one in taken]).model_dump_json())
-        return Response(reply, media_type="application/json")
+        async with services_of(request).gateway.memory.lease(sum(len(one.delivery.body) for one in taken)):
+            return await written_reply(lambda: Jobs(jobs=[Job.of(one) for one in taken]).model_dump_json().encode())
 
 
 @router.post("/renewals", operation_id="renew_jobs", response_model=HeldJobs)
@@ -207,7 +208,8 @@ async def _result_of(request: Request, worker: Worker, desk: WorkerDesk) -> Asyn
     """Yield the receipt and the body of a request, which is received for a job of the worker's alone."""
     receipt = request.headers.get(RECEIPT_HEADER, "")
     await desk.given(worker, receipt)
-    async with read_result(request, services_of(request).gateway.memory) as content:
+    gateway = services_of(request).gateway
+    async with read_result(request, gateway.memory, gateway.spool) as content:
         yield receipt, content
 
 

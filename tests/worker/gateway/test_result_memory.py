@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from darkroom.worker.gateway.result_memory import COPIES, LARGE_BYTES, ResultMemory
+import pytest
+
+from darkroom.worker.errors import NotReady
+from darkroom.worker.gateway.result_memory import COPIES, LARGE_BYTES, ResultMemory, SpoolBudget
 
 SIZE = 2 * LARGE_BYTES
 
@@ -65,3 +68,16 @@ async def test_a_caller_that_leaves_gives_its_turn_and_its_memory_to_the_next() 
     await asyncio.gather(first, second, third, return_exceptions=True)
     users.go_on.set()
     await users.use(SIZE)
+
+
+def test_results_that_arrive_share_so_many_bytes_and_give_them_back() -> None:
+    spool = SpoolBudget(1000)
+    with spool.spooling() as first, spool.spooling() as second:
+        first(600)
+        second(300)
+        with pytest.raises(NotReady) as full:
+            second(200)
+        assert full.value.retry_after_seconds == 2.0
+    with spool.spooling() as third:
+        third(1000)
+    assert spool.num_bytes == 0

@@ -201,8 +201,8 @@ class DatabaseQueue:
         """
         values = {"rank": rank_of(priority), "owner": owner, "most_owners": MOST_OWNERS}
         row = await self.single(lambda connection: connection.execute(self.shared.before, values).one())
-        num_own = 0 if row.last_turn is None else row.last_turn - row.first_turn + 1
-        return int(row.higher) + min(int(row.same), num_held + num_own + row.num_others * (num_own + 1))
+        num_own = 0 if row.last_turn is None else int(row.last_turn - row.first_turn) + 1
+        return int(row.higher) + min(int(row.same), num_held + num_own + int(row.num_others) * (num_own + 1))
 
     # what consumers share
 

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 import structlog
 
 from darkroom.worker.concurrency.background_tasks import BackgroundTasks
-from darkroom.worker.errors import ReceiptUnknown
+from darkroom.worker.errors import DatabaseUnreachable, ReceiptUnknown
 from darkroom.worker.gateway.job_records import JobRecords
 from darkroom.worker.gateway.workers.brokers import Worker, WorkerBrokers
 from darkroom.worker.gateway.workers.cancellations import Cancellations
@@ -31,6 +31,9 @@ KEY_BYTES: Final = 32
 LISTED_SECONDS: Final = 600.0
 """Seconds for which a node list that was stored is not asked for again; the broker keeps it for a day."""
 
+MAX_REPLY_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of the bodies of jobs in one reply; the first may be larger."""
+
 log = structlog.get_logger("gateway")
 
 
@@ -43,6 +46,21 @@ class TakenJob:
     is_cancelled: bool
 
 
+@dataclass(eq=False, slots=True)
+class _Poll:
+    """What a worker asks for: jobs on their way to it, and what ends the wait of the request that gets them."""
+
+    receiving: asyncio.Future[list[TakenJob]] | None = None
+    ended: asyncio.Event | None = None
+
+    def begin(self) -> asyncio.Event:
+        """End the wait of an earlier request, and return what ends that of the new one."""
+        if self.ended is not None:
+            self.ended.set()
+        self.ended = asyncio.Event()
+        return self.ended
+
+
 class WorkerDesk:
     """Owner of what a gateway does for workers. Methods raise BrokerUnreachable, and ReceiptUnknown for other jobs."""
 
@@ -52,6 +70,7 @@ class WorkerDesk:
         self._brokers = WorkerBrokers(make_broker)
         self._cancellations = Cancellations(make_broker())
         self._tasks = BackgroundTasks(_report_failure)
+        self._polls: dict[Worker, _Poll] = {}
         self._receipts: Receipts | None = None
         self._listed_until: dict[str, float] = {}  # node lists at the broker, and when they are to be sent again
 
@@ -71,22 +90,40 @@ class WorkerDesk:
     ) -> list[TakenJob]:
         """Lease up to `most` jobs to a worker, as soon as there is one; none after this time.
 
-        `gone` is done once the worker has left: what comes for it then is given back.
+        `gone` is done once the worker has left: what comes for it then is given back. A worker has one poll at a time:
+        an earlier request of it gets none, and this one what was asked for it.
         """
         until = time.monotonic() + seconds
-        leaving = asyncio.create_task(gone)
+        poll = self._polls.setdefault(worker, _Poll())
+        ours = poll.begin()
+        leaving, ending = asyncio.create_task(gone), asyncio.create_task(ours.wait())
         try:
             while True:
-                receiving = asyncio.ensure_future(self._received(worker, most, models))
-                await asyncio.wait({receiving, leaving}, return_when=asyncio.FIRST_COMPLETED)
-                if leaving.done():
-                    self._tasks.spawn(self._returned(worker, receiving), "gateway-leaving-worker")
+                receiving = poll.receiving
+                if receiving is None:
+                    receiving = poll.receiving = asyncio.ensure_future(self._received(worker, most, models))
+                waited: set[asyncio.Future[Any]] = {receiving, leaving, ending}
+                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+                if ending.done() or leaving.done():
                     return []
+                poll.receiving = None
                 found = receiving.result()
                 if found or time.monotonic() >= until:
                     return found
         finally:
             leaving.cancel()
+            ending.cancel()
+            self._end_poll(worker, poll, ours)
+
+    def _end_poll(self, worker: Worker, poll: _Poll, ours: asyncio.Event) -> None:
+        """Leave a poll, unless a later request of its worker has it by now."""
+        if poll.ended is not ours:
+            return
+        poll.ended = None
+        if poll.receiving is not None:
+            self._tasks.spawn(self._returned(worker, poll, poll.receiving), "gateway-leaving-worker")
+        else:
+            self._polls.pop(worker, None)
 
     async def give_all_back(self, worker: Worker, taken: Sequence[TakenJob]) -> None:
         """Give back jobs that do not get to their worker."""
@@ -150,7 +187,9 @@ class WorkerDesk:
     async def _received(self, worker: Worker, most: int, models: Sequence[str]) -> list[TakenJob]:
         sealer = await self._sealer()
         async with self._brokers.using(worker) as broker:
-            deliveries = await broker.receive(most, models)
+            deliveries, surplus = within_bytes(await broker.receive(most, models))
+            for one in surplus:
+                await broker.give_back(one.receipt)
             cancelled = await broker.cancelled([one.job_id for one in deliveries]) if deliveries else set()
         return [
             TakenJob(
@@ -161,11 +200,16 @@ class WorkerDesk:
             for delivery in deliveries
         ]
 
-    async def _returned(self, worker: Worker, receiving: asyncio.Future[list[TakenJob]]) -> None:
+    async def _returned(self, worker: Worker, poll: _Poll, receiving: asyncio.Future[list[TakenJob]]) -> None:
         """Give back what comes for a worker that has left. What fails here comes back when its lease runs out."""
+        await asyncio.wait({receiving})
+        if poll.ended is not None or poll.receiving is not receiving:  # a later request of the worker has it
+            return
+        poll.receiving = None
+        self._polls.pop(worker, None)
         try:
-            await self.give_all_back(worker, await receiving)
-        except BrokerUnreachable as error:
+            await self.give_all_back(worker, receiving.result())
+        except (BrokerUnreachable, DatabaseUnreachable) as error:
             log.warning("jobs of a worker that left wait for their leases", worker=worker.name, reason=str(error))
 
     async def given(self, worker: Worker, receipt: str) -> GivenJob:
@@ -180,6 +224,16 @@ class WorkerDesk:
         if self._receipts is None:
             self._receipts = Receipts(bytes.fromhex(await self._records.run(_read_key)))
         return self._receipts
+
+
+def within_bytes(deliveries: Sequence[Delivery]) -> tuple[Sequence[Delivery], Sequence[Delivery]]:
+    """Return the first deliveries whose bodies fit into one reply, at least one, and the others. Pure."""
+    left = MAX_REPLY_BYTES
+    for number, one in enumerate(deliveries):
+        left -= len(one.body)
+        if left < 0 and number:
+            return deliveries[:number], deliveries[number:]
+    return deliveries, []
 
 
 def _read_key(connection: sa.Connection) -> str:

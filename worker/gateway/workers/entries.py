@@ -10,8 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from darkroom.worker.sources.fleet_entries import DIGEST_LENGTH, entry_of
 
-MAX_LIST_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of an unpacked node list: twenty times those of our engine with ten thousand model files."""
+MAX_LIST_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of an unpacked node list: five times those of our engine with ten thousand model files."""
+
+PIECE_BYTES: Final = 256 * 1024  # that are unpacked at a time
 
 GZIP: Final = 16 + zlib.MAX_WBITS
 
@@ -45,9 +47,15 @@ class WorkerEntry(BaseModel):
 
 def is_list_of(nodes_id: str, packed: bytes) -> bool:
     """Return True for a packed node list that has this digest and is not too large."""
-    reader = zlib.decompressobj(GZIP)
+    reader, digest, num_bytes = zlib.decompressobj(GZIP), sha256(), 0
     try:
-        text = reader.decompress(packed, MAX_LIST_BYTES)
+        while not reader.eof:
+            piece = reader.decompress(packed, PIECE_BYTES)
+            packed = reader.unconsumed_tail
+            num_bytes += len(piece)
+            if num_bytes > MAX_LIST_BYTES or not (piece or packed or reader.eof):
+                return False
+            digest.update(piece)
     except zlib.error:
         return False
-    return reader.eof and not reader.unused_data and sha256(text).hexdigest()[:DIGEST_LENGTH] == nodes_id
+    return not reader.unused_data and digest.hexdigest()[:DIGEST_LENGTH] == nodes_id

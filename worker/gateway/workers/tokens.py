@@ -11,7 +11,7 @@ from typing import Final
 import sqlalchemy as sa
 from pydantic import BaseModel
 
-from darkroom.worker.errors import Problem, RequestRejected, WorkerTokenNotFound, WrongKey
+from darkroom.worker.errors import LimitReached, Problem, RequestRejected, WorkerTokenNotFound, WrongKey
 from darkroom.worker.gateway.job_records import JobRecords
 from darkroom.worker.settings.api_keys import NAME
 
@@ -23,6 +23,10 @@ FRESH_SECONDS: Final = 2.0
 """Seconds for which a token that was found is not looked up again: so long a revoked one is good."""
 
 MAX_KNOWN: Final = 10_000
+MAX_GUESSES: Final = 20
+"""Unknown tokens of one address that are looked up in `GUESS_SECONDS`."""
+
+GUESS_SECONDS: Final = 10.0
 SEEN_MS: Final = 60_000  # between two notes that a token is used
 
 TOKENS: Final = sa.table(
@@ -57,6 +61,8 @@ class WorkerTokens:
 
     def __init__(self, records: JobRecords) -> None:
         self._records = records
+        self._guesses: dict[str, int] = {}  # unknown tokens by the address that sent them
+        self._guesses_since = time.monotonic()
         self._known: OrderedDict[str, tuple[str, float]] = OrderedDict()  # names by digest, when they were looked up
 
     async def make(self, name: str) -> str:
@@ -89,23 +95,38 @@ class WorkerTokens:
         if not num:
             raise WorkerTokenNotFound(f"No worker token {name[:64]!r} is in use")
 
-    async def name_of(self, secret: str) -> str:
-        """Return the name of a token. Raises WrongKey for one that is unknown or revoked."""
+    async def name_of(self, secret: str, address: str = "") -> str:
+        """Return the name of a token. Raises WrongKey for one that is unknown or revoked.
+
+        After so many of those an address has to wait before another unknown one is looked up. Raises LimitReached.
+        """
         if len(secret) != SECRET_LENGTH or not secret.startswith(PREFIX):  # no look at the database for those
             raise WrongKey(UNKNOWN_TOKEN)
         digest = _digest(secret)
         known = self._known.get(digest)
         if known is not None and time.monotonic() - known[1] < FRESH_SECONDS:
             return known[0]
+        if known is None:
+            self._check_guesses(address)
         name = await self._records.run(lambda connection: _found(connection, digest))
         if name is None:
             self._known.pop(digest, None)
+            self._guesses[address] = self._guesses.get(address, 0) + 1
             raise WrongKey(UNKNOWN_TOKEN)
         self._known[digest] = name, time.monotonic()
         self._known.move_to_end(digest)
         if len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
         return name
+
+    def _check_guesses(self, address: str) -> None:
+        now = time.monotonic()
+        if now - self._guesses_since > GUESS_SECONDS:
+            self._guesses, self._guesses_since = {}, now
+        if (num := self._guesses.get(address, 0)) >= MAX_GUESSES:
+            left = max(1.0, self._guesses_since + GUESS_SECONDS - now)
+            unit = f"in {GUESS_SECONDS:.0f} s"
+            raise LimitReached("unknown_tokens", num + 1, MAX_GUESSES, retry_after_seconds=left, unit=unit)
 
 
 def _found(connection: sa.Connection, digest: str) -> str | None:

@@ -56,14 +56,14 @@ FOREVER_IDLE_MILLISECONDS = 10**12
 class RedisBroker:
     """A `Broker` on Redis Streams, with the producer's side: `put`, `cancel`, `result`, `events`."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, max_connections: int = MAX_CONNECTIONS) -> None:
         url = config.url.get_secret_value()
         self._config = config
         parts = urlsplit(url)
         place = parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
         self.name = f"{parts.scheme}://{place}"
         pool = redis.BlockingConnectionPool.from_url(
-            url, max_connections=MAX_CONNECTIONS, timeout=SOCKET_SECONDS, socket_timeout=SOCKET_SECONDS,
+            url, max_connections=max_connections, timeout=SOCKET_SECONDS, socket_timeout=SOCKET_SECONDS,
             socket_connect_timeout=CONNECT_SECONDS, health_check_interval=30,
         )  # fmt: skip
         self._redis: redis.Redis = redis.Redis.from_pool(pool)

@@ -18,6 +18,7 @@ import pytest
 from pydantic import SecretStr
 
 from darkroom.worker.gateway import fleet
+from darkroom.worker.gateway.workers import tokens
 from darkroom.worker.integrations.gateway.http_broker import HttpBroker
 from darkroom.worker.settings.broker import BrokerConfig
 from darkroom.worker.sources.broker import BrokerRefused, Delivery
@@ -179,6 +180,40 @@ async def test_tokens_are_made_listed_and_revoked_by_operators_and_stored_as_dig
         await broker.close()
         again = await asking(gateway, "pod", await token_of(gateway, "pod"))
         await again.close()
+
+
+async def test_an_address_that_guesses_tokens_is_told_to_come_later_without_a_look_at_the_database(
+    gateway: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "MAX_GUESSES", 3)
+    known = await asking(gateway, "known")
+    asked = []
+    for number in range(5):
+        secret = f"worker-{number:043}"
+        headers = {"Authorization": f"Bearer {secret}", "Darkroom-Worker": "one"}
+        asked.append((await gateway.post("/api/v1/worker/connect", headers=headers)).status_code)
+    assert asked == [401, 401, 401, 429, 429]
+    await known.renew([])
+    await known.connect("known")
+    await known.close()
+
+
+async def test_a_worker_has_one_poll_at_a_time_and_the_last_request_gets_the_job(gateway: httpx.AsyncClient) -> None:
+    headers = {"Authorization": f"Bearer {await token_of(gateway, 'pod')}", "Darkroom-Worker": "one"}
+
+    async def poll() -> list[Any]:
+        reply = await gateway.post("/api/v1/worker/jobs", json={"wait_seconds": 20}, headers=headers)
+        found: list[Any] = reply.json()["jobs"]
+        return found
+
+    polls = []
+    for _ in range(3):
+        polls.append(asyncio.create_task(poll()))
+        await asyncio.sleep(0.1)
+    await asyncio.wait(polls[:2], timeout=10)
+    assert [one.done() for one in polls] == [True, True, False] and [await one for one in polls[:2]] == [[], []]
+    await gateway.post("/generate", json=body("one"))
+    assert len(await polls[2]) == 1
 
 
 async def test_a_revoked_worker_stops_asking_and_another_ends_its_job(
