@@ -1,0 +1,123 @@
+"""Gateways whose database is the queue, from the caller to the worker and back, while parts of it are away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.fakes import FakeEngine, draw, wait
+from tests.worker.app.test_recovery import front_process
+from tests.worker.gateway.running_gateway import LocalGateway
+from tests.worker.postgres_server import PostgresServer
+from tests.worker.running_front import running_front, until
+
+
+def body(job_id: str, workflow: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"input": {"workflow_json": workflow or draw(), "request_id": job_id}}
+
+
+async def test_two_gateways_share_jobs_and_a_database_that_is_restarted_loses_none(
+    tmp_path: Path, engine: FakeEngine, postgres: PostgresServer
+) -> None:
+    url = postgres.url(postgres.new_database())
+    first, second = LocalGateway("", url, broker_lease_seconds=20), LocalGateway("", url, broker_lease_seconds=20)
+    for gateway in (first, second):
+        await gateway.start()
+    await first.make_token("worker")
+
+    async def runs() -> bool:
+        return len(engine.runs) == 1
+
+    async with running_front(tmp_path, engine, **first.settings), second.client() as http:
+        following = asyncio.create_task(http.post("/generate/sync", json=body("held", wait())))
+        await until(runs)
+        shown = (await http.get("/api/v1/scale")).json()
+        assert (shown["jobs"], shown["by_priority"]["normal"]) == (1, 1)
+        postgres.kill()
+        engine.release_all()
+        assert (await http.get("/ready")).status_code == 503
+        assert (await http.post("/generate", json=body("away"))).status_code == 503
+        await asyncio.to_thread(postgres.start)
+        ended = (await following).json()
+        assert (ended["status"], ended["id"]) == ("completed", "held") and ended["output"][0]["data"]
+        assert (await http.post("/generate/sync", json=body("next"))).json()["status"] == "completed"
+        async with first.client() as other:
+            listed = (await other.get("/jobs")).json()["jobs"]
+            assert sorted((job["id"], job["status"]) for job in listed) == [
+                ("held", "completed"),
+                ("next", "completed"),
+            ]
+            assert (await other.get("/api/v1/scale")).json()["jobs"] == 0
+    assert len(engine.runs) == 2, "neither was made twice"
+    for gateway in (first, second):
+        await gateway.stop()
+
+
+async def test_a_gateway_alone_needs_no_other_service_and_goes_on_with_its_jobs_after_a_restart(
+    tmp_path: Path, engine: FakeEngine
+) -> None:
+    gateway = LocalGateway("", "", state_directory=tmp_path / "state", broker_lease_seconds=20)
+    await gateway.start()
+    await gateway.make_token("worker")
+    async with gateway.client() as http:
+        for name in ("one", "two"):
+            assert (await http.post("/generate", json=body(name))).status_code == 202
+        cancelled = await http.post("/cancel/two")
+        assert cancelled.json()["status"] == "cancelled"
+    await gateway.start()  # again, with what is stored
+    async with running_front(tmp_path / "worker", engine, **gateway.settings), gateway.client() as http:
+
+        async def has_ended() -> bool:
+            return bool((await http.get("/result/one")).json()["status"] == "completed")
+
+        await until(has_ended)
+        events = []
+        async with http.stream("POST", "/generate/stream", json=body("three")) as reply:
+            async for line in reply.aiter_lines():
+                if line.startswith("data: "):
+                    events.append(json.loads(line[6:])["status"])
+        assert events[-1] == "final_result"
+
+        async def is_empty() -> bool:  # the worker was told of the cancelled one, too
+            info = (await http.get("/queue-info")).json()
+            return (info["queued"], info["live"], info["workers"]) == (0, 0, 1)
+
+        await until(is_empty)
+        assert (await http.get("/result/two")).json()["status"] == "cancelled"
+        metrics = (await http.get("/metrics")).text
+        assert 'darkroom_gateway_work{model="",priority="normal"} 0.0' in metrics
+    assert len(engine.runs) == 2
+    await gateway.stop()
+
+
+@pytest.mark.slow
+async def test_a_worker_that_is_killed_with_a_job_leaves_it_to_another(
+    tmp_path: Path, engine: FakeEngine, postgres: PostgresServer
+) -> None:
+    gateway = LocalGateway("", postgres.url(postgres.new_database()), broker_lease_seconds=2)
+    await gateway.start()
+    await gateway.make_token("workers")
+    names = {"GATEWAY_URL": gateway.url, "WORKER_TOKEN": gateway.token}
+    for name in ("killed", "other"):
+        (tmp_path / name).mkdir()
+    async with gateway.client() as http:
+        async with front_process(tmp_path / "killed", engine, **names) as killed:
+            await http.post("/generate", json=body("one", wait()))
+
+            async def runs() -> bool:
+                return len(engine.runs) == 1
+
+            await until(runs)
+            await killed.send(signal.SIGKILL)
+        engine.forget_everything()
+        engine.release_all()
+        async with front_process(tmp_path / "other", engine, **names):
+            ended = await http.post("/generate/sync", json=body("one", wait()), timeout=httpx.Timeout(90))
+            assert ended.json()["status"] == "completed"
+    await gateway.stop()
