@@ -47,8 +47,8 @@ class BrokerConfig(Section):
 
     url: Annotated[Annotated[SecretStr, AfterValidator(_check_broker)], env("BROKER_URL")] = SecretStr("")
     """Broker to take jobs from besides HTTP ([queues](fleet.md#jobs-from-a-queue)): Redis (`redis://`,
-    `rediss://` with TLS, `unix://`), NATS (`nats://`, `tls://`) or the URL of an SQS queue. Empty: none, or the gateway
-    that is asked in its place: `GATEWAY_URL`, with the token `WORKER_TOKEN`, or a file of it, `WORKER_TOKEN_FILE`
+    `rediss://` with TLS, `unix://`), NATS (`nats://`, `tls://`) or the URL of an SQS queue. Empty: none; for a
+    [gateway](fleet.md#gateway) the queue in its database; for a worker the gateway that it asks: `GATEWAY_URL`, with the token `WORKER_TOKEN`, or a file of it, `WORKER_TOKEN_FILE`
     ([workers over HTTPS](fleet.md#workers-over-https))."""
 
     gateway_url: Annotated[Annotated[str, AfterValidator(_check_gateway)], env("GATEWAY_URL", part_of="BROKER_URL")] = (
@@ -64,7 +64,8 @@ class BrokerConfig(Section):
     """Prefix of its keys; with braces, `{darkroom}`, for Redis Cluster."""
 
     lease_seconds: Annotated[Annotated[float, Field(ge=1, le=3600)], env("BROKER_LEASE_SECONDS")] = 30.0
-    """Seconds after which another worker takes a job whose worker is gone. It is renewed in thirds."""
+    """Seconds after which another worker takes a job whose worker is gone. It is renewed in thirds. Of a gateway: for
+    workers that ask it."""
 
     num_held: PositiveInt | None = None
     """Jobs of the broker that the worker holds at once. None: as many as its engines take, the waiting ones among

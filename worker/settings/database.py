@@ -24,7 +24,7 @@ class DatabaseConfig(Section):
 
     url: Annotated[Annotated[SecretStr, AfterValidator(_check_database)], env("DATABASE_URL")] = SecretStr("")
     """PostgreSQL for jobs, results and webhooks: `postgresql://USER@HOST/DATABASE`
-    ([database](fleet.md#jobs-in-postgresql)). Empty: an SQLite file in `STATE_DIRECTORY`."""
+    ([database](fleet.md#jobs-in-postgresql)). Empty: an SQLite file in `STATE_DIRECTORY`, also of a gateway."""
 
     schema_name: Annotated[Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")], env("DATABASE_SCHEMA")] = (
         "darkroom"

@@ -39,7 +39,7 @@ class QueueLimits(Section):
     """Jobs that may wait; more get 503."""
 
     max_wait_seconds: Annotated[PositiveSeconds | None, env("MAX_QUEUE_TIME")] = None
-    """Longest expected wait of a job in seconds, else 429. Empty: no limit; 10 under Vast."""
+    """Longest expected wait of a job in seconds, at a worker or a gateway, else 429. Empty: no limit; 10 under Vast."""
 
     job_timeout_seconds: Annotated[PositiveSeconds, env("JOB_TIMEOUT")] = 3600.0
     """Seconds a job may run, from the start of its execution."""
