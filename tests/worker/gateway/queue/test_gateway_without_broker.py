@@ -22,6 +22,11 @@ def body(job_id: str, workflow: dict[str, Any] | None = None) -> dict[str, Any]:
     return {"input": {"workflow_json": workflow or draw(), "request_id": job_id}}
 
 
+def given_by(gateway: LocalGateway) -> dict[str, Any]:
+    """Return the settings of a worker that asks this gateway."""
+    return dict(gateway.settings)
+
+
 async def test_two_gateways_share_jobs_and_a_database_that_is_restarted_loses_none(
     tmp_path: Path, engine: FakeEngine, postgres: PostgresServer
 ) -> None:
@@ -34,7 +39,7 @@ async def test_two_gateways_share_jobs_and_a_database_that_is_restarted_loses_no
     async def runs() -> bool:
         return len(engine.runs) == 1
 
-    async with running_front(tmp_path, engine, **first.settings), second.client() as http:
+    async with running_front(tmp_path, engine, **given_by(first)), second.client() as http:
         following = asyncio.create_task(http.post("/generate/sync", json=body("held", wait())))
         await until(runs)
         shown = (await http.get("/api/v1/scale")).json()
@@ -71,7 +76,7 @@ async def test_a_gateway_alone_needs_no_other_service_and_goes_on_with_its_jobs_
         cancelled = await http.post("/cancel/two")
         assert cancelled.json()["status"] == "cancelled"
     await gateway.start()  # again, with what is stored
-    async with running_front(tmp_path / "worker", engine, **gateway.settings), gateway.client() as http:
+    async with running_front(tmp_path / "worker", engine, **given_by(gateway)), gateway.client() as http:
 
         async def has_ended() -> bool:
             return bool((await http.get("/result/one")).json()["status"] == "completed")
