@@ -80,13 +80,16 @@ async def preview(
     folder: Annotated[str, Query(min_length=1, max_length=100, description="Kind of model, such as `loras`")],
     name: Annotated[str, Query(min_length=1, max_length=1000, description="File below that folder")],
 ) -> Response:
-    """Return the image that lies beside a model file, or within it, at most 256 px large; 204 without one."""
+    """Return the image that lies beside a model file, or within it; 204 without one.
+
+    It is at most 256 px large, or as it is where the engine is not ours.
+    """
     check_caller(request)
     engine = services_of(request).engines.pool.any_client
     try:
         image = await engine.calls.model_preview(folder, name, PREVIEW_PX)
     except EngineUnreachable:
-        image = None
+        return Response(status_code=204)
     headers = {"Cache-Control": "private, max-age=300"}
     if image is None:
         return Response(status_code=204, headers=headers)

@@ -1,7 +1,8 @@
 """Decoding and encoding of outputs in media processes. Blocking: call in a thread.
 
 What the structure of a file answers by our own bounded reading is answered here, so that a file that needs no change
-needs no process.
+needs no process. First frames of videos and waveforms of audio come from the engine's program that reads their facts, a
+process with limits of memory and processor time alone; what it writes is read in a media process.
 """
 
 from __future__ import annotations

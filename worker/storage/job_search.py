@@ -55,16 +55,19 @@ async def search_page(
 
     Looks through SEARCHED jobs or about SEARCHED_LENGTH characters, and returns the position from which to look on;
     None at the end of the list. Credentials in addresses are not found, and prompts of stored workflows only with
-    `in_stored_workflows`: a search must not tell what the list does not show.
+    `in_stored_workflows`: a search must not tell what the list does not show. Of a prompt the first MAX_READ_LENGTH
+    characters are looked at.
     """
     positions = await read(positions_query(wanted, after, SEARCHED, listed))
     found: list[ListedJob] = []
     length = 0
     for start in range(0, len(positions), SEARCHED_AT_ONCE):
         part = positions[start : start + SEARCHED_AT_ONCE]
-        query = rows_query(part).add_columns(*(first_characters(name) for name in ("request", "prompt")))
-        rows = await read(query)
-        found += await off_loop(True, _matching, rows, json.dumps(text)[1:-1].lower(), in_stored_workflows)
+        rows = await read(rows_query(part).add_columns(first_characters("prompt")))
+        matching = await off_loop(True, _matching, rows, json.dumps(text)[1:-1].lower())
+        if matching and not in_stored_workflows:
+            matching = await _without_stored_workflows(read, matching)
+        found += map(listed_job, matching)
         if len(found) > limit:
             return found[:limit], found[limit - 1].cursor
         length += sum(len(row.prompt) for row in rows)
@@ -75,15 +78,23 @@ async def search_page(
     return found, Cursor(part[-1].queued_ms, part[-1].number)
 
 
-def _matching(rows: Sequence[sa.Row[Any]], text: str, in_stored_workflows: bool) -> list[ListedJob]:
-    """Return the jobs whose prompts contain a text, which is lower case and escaped as in JSON."""
-    return [listed_job(row) for row in rows if text in row.prompt.lower() and _is_shown(row, text, in_stored_workflows)]
+def _matching(rows: Sequence[sa.Row[Any]], text: str) -> list[sa.Row[Any]]:
+    """Return the jobs whose prompts contain a text, which is lower case and escaped as in JSON, not in a credential."""
+    return [row for row in rows if text in row.prompt.lower() and text in without_url_secrets(row.prompt).lower()]
 
 
-def _is_shown(row: sa.Row[Any], text: str, in_stored_workflows: bool) -> bool:
-    """Return True if the caller could read the match: it is not in a credential or in a stored workflow of others."""
-    if not in_stored_workflows:
-        request = object_of(row.request)
-        if not request or STORED_WORKFLOW in request.get("parameters", {}):
-            return False
-    return text in without_url_secrets(row.prompt).lower()
+async def _without_stored_workflows(read: Read, rows: Sequence[sa.Row[Any]]) -> list[sa.Row[Any]]:
+    """Return the jobs that sent their workflow themselves; those whose request is too long to read are left out."""
+    times = [row.queued_ms for row in rows]
+    query = sa.select(JOBS.c.number, first_characters("request")).where(
+        JOBS.c.number.in_([row.number for row in rows]), JOBS.c.queued_ms.between(min(times), max(times))
+    )
+    own = await off_loop(True, _numbers_of_own, await read(query))
+    return [row for row in rows if row.number in own]
+
+
+def _numbers_of_own(rows: Sequence[sa.Row[Any]]) -> set[int]:
+    requests = {row.number: object_of(row.request) for row in rows}
+    return {
+        number for number, given in requests.items() if given and STORED_WORKFLOW not in given.get("parameters", {})
+    }

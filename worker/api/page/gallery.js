@@ -19,7 +19,8 @@ export class Gallery {
     Object.assign(this, { element, onOpen, onChange, onSend, onSelect });
     this.cards = [];
     this.filter = {};
-    this.cursor = null;
+    this.cursor = null; // of the older jobs; null at the end
+    this.hasRead = false;
     this.number = 0; // of the last filter: a slow answer for an older one is dropped
     this.sought = new Set(); // jobs of the queue that were looked for: some may be on older pages
     this.notes = new Map(stored().map((entry) => [entry.id, entry]));
@@ -72,7 +73,8 @@ export class Gallery {
       for (const card of this.cards.filter((card) => card.isTaken)) card.element.remove();
       this.cards = this.cards.filter((card) => !card.isTaken);
     }
-    if (cursor || isFresh || !this.cursor) this.cursor = page.next_cursor;
+    if (cursor || isFresh || !this.hasRead) this.cursor = page.next_cursor;
+    this.hasRead = true;
     const shown = new Set(this.cards.map((card) => card.id));
     for (const job of page.jobs.filter((job) => !shown.has(job.id))) this.#meet(job);
     this.onChange();

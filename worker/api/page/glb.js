@@ -4,6 +4,7 @@ const MAGIC = 0x46546c67;
 const JSON_CHUNK = 0x4e4f534a;
 const TRIANGLES = 4;
 const MAX_NODES = 10_000;
+const MAX_CORNERS = 6_000_000; // a few nodes may repeat a mesh often
 const ARRAYS = { 5120: Int8Array, 5121: Uint8Array, 5122: Int16Array, 5123: Uint16Array, 5125: Uint32Array, 5126: Float32Array };
 const WIDTHS = { SCALAR: 1, VEC2: 2, VEC3: 3, VEC4: 4 };
 const IDENTITY = [1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1];
@@ -20,12 +21,16 @@ export async function readGlb(buffer) {
   const file = { json, buffer, start: 20 + length + 8, images: new Map() };
   const parts = [];
   const waiting = (json.scenes?.[json.scene ?? 0]?.nodes ?? []).map((index) => [index, IDENTITY]);
+  let corners = 0;
   for (let count = 0; waiting.length && count < MAX_NODES; count += 1) {
     const [index, parent] = waiting.pop();
     const node = json.nodes[index];
     const matrix = product(parent, node.matrix ?? placed(node));
     for (const primitive of json.meshes?.[node.mesh]?.primitives ?? []) {
-      if ((primitive.mode ?? TRIANGLES) === TRIANGLES) parts.push(await partOf(file, primitive, matrix));
+      if ((primitive.mode ?? TRIANGLES) !== TRIANGLES) continue;
+      corners += json.accessors[primitive.attributes.POSITION].count + (json.accessors[primitive.indices]?.count ?? 0);
+      if (corners > MAX_CORNERS) throw new Error("too large to be shown here");
+      parts.push(await partOf(file, primitive, matrix));
     }
     for (const child of node.children ?? []) waiting.push([child, matrix]);
   }

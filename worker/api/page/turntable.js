@@ -5,13 +5,26 @@ import { make } from "./dom.js";
 const TURN_PER_MS = 0.0004; // radians
 const STEP = 0.15; // radians a key
 const STILL_PX = 512;
+const LARGEST_BYTES = 128 * 2 ** 20;
 const STILL = { yaw: 0.6, pitch: 0.35, distance: 1 };
+
+let last = Promise.resolve(); // stills are drawn one after another
 
 export class Turntable {
   constructor(address, name, isLarge) {
     this.view = { ...STILL };
     this.element = make("div", { className: "turntable" }, make("p", { className: "note" }, name));
-    this.#load(address, name, isLarge).catch((error) => {
+    if (isLarge) return void this.#show(address, name, isLarge);
+    const watcher = new IntersectionObserver((seen) => {
+      if (!seen.some((entry) => entry.isIntersecting)) return;
+      watcher.disconnect();
+      last = last.then(() => this.#show(address, name, isLarge));
+    });
+    watcher.observe(this.element);
+  }
+
+  #show(address, name, isLarge) {
+    return this.#load(address, name, isLarge).catch((error) => {
       this.element.replaceChildren(make("p", { className: "note" }, `${name}: ${error.message}`));
     });
   }
@@ -20,6 +33,10 @@ export class Turntable {
     const [{ readGlb }, { MeshView }] = await Promise.all([import("./glb.js"), import("./mesh_view.js")]);
     const reply = await fetch(address).catch(() => null);
     if (!reply?.ok) throw new Error("in a store that this page cannot read");
+    if (Number(reply.headers.get("Content-Length")) > LARGEST_BYTES) {
+      reply.body.cancel();
+      throw new Error("too large to be shown here");
+    }
     const model = await readGlb(await reply.arrayBuffer());
     const canvas = make("canvas", { width: STILL_PX, height: STILL_PX });
     const drawer = new MeshView(canvas, model);

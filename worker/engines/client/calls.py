@@ -112,7 +112,10 @@ class EngineCalls:
 
     async def model_preview(self, kind: str, name: str, longer_side_px: int) -> bytes | None:
         """Return the preview image of a model file as WebP, None without one. Raises EngineUnreachable."""
-        place = "/".join(quote(part, safe="") for part in name.split("/"))
+        parts = name.split("/")
+        if {".", ".."} & {kind, *parts}:
+            return None
+        place = "/".join(quote(part, safe="") for part in parts)
         for index in range(len((await self.model_folders()).get(kind, ()))):
             path = f"/experiment/models/preview/{quote(kind, safe='')}/{index}/{place}?longer_side={longer_side_px}"
             reply = await self._http.request("GET", path, max_bytes=MAX_PREVIEW_BYTES)
