@@ -33,11 +33,7 @@ class UpscaleModel(NetworkAsModel):
         """Return the model unchanged: the engine decides its device and type, but custom nodes call this."""
         return self
 
-    def eval(self) -> UpscaleModel:
-        """Return the model, which computes as in no training always."""
-        return self
-
-    cpu = cuda = half = float = bfloat16 = eval
+    eval = cpu = cuda = half = float = bfloat16 = to
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
         """Enlarge [B, C, H, W] of 0..1, clamped to 0..1. Raises ValueError when the network requires other channels."""

@@ -520,11 +520,19 @@ def test_a_vae_and_an_upscaler_are_loaded_from_tensors(tmp_path: Path) -> None:
         "            network = {f'{name}.weight': torch.zeros(*shape, *([3, 3] if len(shape) > 1 else []))\n"
         "                       for name, shape in kernels.items()}\n"
         "            network |= {'body.0.bias': torch.zeros(64), 'body.2.bias': torch.zeros(12)}\n"
-        "            larger = model_loading.load_state_dict(network).eval().to('cpu', dtype=torch.float32)\n"
-        "            return ((isinstance(vae, comfy.sd.VAE), tuple(image.shape), larger.scale),)"
+        "            larger = model_loading.load_state_dict(network).eval().to('cpu', dtype=torch.float32).cuda(0)\n"
+        "            class Own(comfy.sd.VAE):\n"
+        "                def __init__(self, name):\n"
+        "                    self.own_name = name\n"
+        "            Own.is_own = True\n"
+        "            own = Own('mine')\n"
+        "            kinds = isinstance(vae, comfy.sd.VAE), isinstance(vae, Own), isinstance(own, Own)\n"
+        "            facts = own.own_name, hasattr(vae, 'is_own')\n"
+        "            return ((kinds, facts, tuple(image.shape), larger.scale),)"
     )
     write_pack(
         tmp_path, "loads.py", pack_with(imports, body.replace("folder", repr(str(checkpoints / "a.safetensors"))))
     )
     with loaded(tmp_path) as made:
-        assert made.shown("Tried", value=0) == "(True, (1, 64, 64, 3), 2)"
+        shown = made.shown("Tried", value=0)
+        assert shown == "((True, False, True), ('mine', False), (1, 64, 64, 3), 2)"

@@ -33,33 +33,42 @@ CLIPType: Any = Enum("CLIPType", _NUMBERS, module=__name__)  # type: ignore[misc
 
 
 class _VaeClass(type):
-    """Metaclass of `VAE`: calls load one, every VAE is an instance, and what packs set in the class is set in all."""
+    """Metaclass of `VAE`: calls load one, every VAE is an instance, and what packs set in the class is set in all.
 
-    def __call__(
-        cls,
-        sd: Mapping[str, torch.Tensor] | None = None,
-        device: object = None,
-        config: object = None,
-        dtype: object = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> Vae:
-        """Load a VAE from tensors by name. Raises `BadModelFile`.
+    Classes that packs derive from it are ordinary ones.
+    """
 
-        The engine decides its device and type. `config`, a description of the layers, is refused.
-        """
-        if sd is None or config is not None:
-            raise not_supported("comfy.sd.VAE() without tensors, or with a config")
-        return HOST.get().engine.models.vae_of(as_file("VAE", sd, metadata=metadata))
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return _loaded_vae(*args, **kwargs) if cls is VAE else super().__call__(*args, **kwargs)
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, Vae)
+        return isinstance(instance, Vae) if cls is VAE else super().__instancecheck__(instance)
 
     def __setattr__(cls, name: str, value: object) -> None:
-        setattr(Vae, name, value)
+        if cls is VAE:
+            setattr(Vae, name, value)
+        else:
+            super().__setattr__(name, value)
 
 
 class VAE(Vae, metaclass=_VaeClass):
     """ComfyUI's class of VAE values, with the members that those of this engine have."""
+
+
+def _loaded_vae(
+    sd: Mapping[str, torch.Tensor] | None = None,
+    device: object = None,
+    config: object = None,
+    dtype: object = None,
+    metadata: Mapping[str, str] | None = None,
+) -> Vae:
+    """Load a VAE from tensors by name. Raises `BadModelFile`.
+
+    The engine decides its device and type. `config`, a description of the layers, is refused.
+    """
+    if sd is None or config is not None:
+        raise not_supported("comfy.sd.VAE() without tensors, or with a config")
+    return HOST.get().engine.models.vae_of(as_file("VAE", sd, metadata=metadata))
 
 
 def load_lora_for_models(
