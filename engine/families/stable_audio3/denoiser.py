@@ -37,7 +37,8 @@ class StableAudio3Denoiser(Denoiser):
         if tokens is None:
             return inputs
         tokens = tokens.to(device)
-        if self.diffusion_model.config.has_padding:
+        network: Any = self.diffusion_model
+        if network.config.has_padding:
             length = tokens.shape[1]
             tokens = functional.pad(tokens, (0, 0, 0, max(0, MAX_TEXT_TOKENS - length)))
             inputs["text_lengths"] = RegularInput(torch.full((tokens.shape[0],), length, device=device))

@@ -8,7 +8,7 @@ library's files.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 import torch
 from torch import nn
@@ -132,12 +132,11 @@ class T5GemmaModel(nn.Module):
         self.model = nn.ModuleDict({"encoder": T5GemmaStack(config)})
 
     @property
-    def encoder(self) -> nn.Module:
-        return self.model["encoder"]
+    def encoder(self) -> T5GemmaStack:
+        return cast(T5GemmaStack, self.model["encoder"])
 
-    def get_input_embeddings(self) -> nn.Module:
-        embedding: nn.Module = self.model["encoder"].embed_tokens
-        return embedding
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.encoder.embed_tokens
 
 
 def _outside_window(embeds: torch.Tensor) -> torch.Tensor:

@@ -306,13 +306,13 @@ class SameVae(nn.Module):
         batch, channels, length = x.shape
         x = x.reshape(batch, channels, length // PATCH_SAMPLES, PATCH_SAMPLES).transpose(2, 3)
         x = self.encoder.layers["0"](x.reshape(batch, channels * PATCH_SAMPLES, -1))  # [B, D, L]
-        return self.bottleneck.encode(self.encoder.layers["2"](x.transpose(1, 2)).transpose(1, 2))
+        latent: torch.Tensor = self.encoder.layers["2"](x.transpose(1, 2)).transpose(1, 2)
+        return self.bottleneck.encode(latent)
 
     def decode(self, latent: torch.Tensor) -> torch.Tensor:
         """Decode a latent [B, C, L] to a waveform [B, 2, S]; the smaller autoencoder's has an even number of cells."""
         x = self.bottleneck.decode(latent).transpose(1, 2)
-        x = self.decoder.layers["3"](self.decoder.layers["1"](x).transpose(1, 2))  # [B, 2 * 256, 16 L]
-        batch, _, length = x.shape
-        return (
-            x.reshape(batch, AUDIO_CHANNELS, PATCH_SAMPLES, length).transpose(2, 3).reshape(batch, AUDIO_CHANNELS, -1)
-        )
+        stretches: torch.Tensor = self.decoder.layers["3"](self.decoder.layers["1"](x).transpose(1, 2))
+        batch, _, length = stretches.shape  # [B, 2 * 256, 16 L]
+        stretches = stretches.reshape(batch, AUDIO_CHANNELS, PATCH_SAMPLES, length).transpose(2, 3)
+        return stretches.reshape(batch, AUDIO_CHANNELS, -1)

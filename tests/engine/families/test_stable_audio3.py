@@ -103,7 +103,7 @@ def test_features_of_the_time_have_frequencies_from_a_half_to_ten_thousand() -> 
 def inputs_of(text: torch.Tensor, **more: torch.Tensor) -> dict[str, object]:
     denoiser = StableAudio3Denoiser(StableAudio3Transformer(TINY))
     found = denoiser.extra_conds(noise=torch.zeros(2, 4, 6), device=torch.device("cpu"), cross_attn=text, **more)
-    return {name: item.cond for name, item in found.items()}  # type: ignore[attr-defined]
+    return {name: item.cond for name, item in found.items()}
 
 
 @torch.no_grad()
