@@ -91,7 +91,7 @@ class SameAttention(nn.Module):
         """Return [B, T, D]: the difference of two attentions over the same values."""
         parts = self.to_qkv(x).chunk(5, dim=-1)
         q, k, v, other_q, other_k = (part.view(*x.shape[:2], -1, self.head_dim).transpose(1, 2) for part in parts)
-        attend = _attended_in_window if self.is_windowed else _attended
+        attend = attended_in_window if self.is_windowed else _attended
         attended = attend(self._turned(q, self.q_norm, tables), self._turned(k, self.k_norm, tables), v)
         attended = attended - attend(
             self._turned(other_q, self.q_norm, tables), self._turned(other_k, self.k_norm, tables), v
@@ -109,7 +109,7 @@ def _attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Ten
     return out
 
 
-def _attended_in_window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+def attended_in_window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """Return attention [B, T, D] of heads [B, H, T, W] over the keys within a window around each query.
 
     Memory grows with the number of tokens alone: queries come in stretches, each with the keys around it.

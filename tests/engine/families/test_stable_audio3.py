@@ -68,7 +68,7 @@ def test_a_window_attends_as_a_mask_over_all_tokens_does(monkeypatch: pytest.Mon
     distances = (torch.arange(75)[None] - torch.arange(75)[:, None]).abs()
     mask = torch.zeros(75, 75).masked_fill(distances > 17, -1e30)
     whole = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
-    torch.testing.assert_close(vae_module._attended_in_window(q, k, v), whole)
+    torch.testing.assert_close(vae_module.attended_in_window(q, k, v), whole)
 
 
 @torch.no_grad()
