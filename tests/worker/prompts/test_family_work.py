@@ -77,7 +77,7 @@ def more_inputs(name: str, batch: int) -> dict[str, Any]:
     if name == "cascade":
         return {"clip_text": empty(1, 77, 1280), "clip_text_pooled": empty(1, 1, 1280), "clip_img": empty(1, 1, 768)}
     if name == "stable_audio":
-        return {"seconds": (0.0, 47.0), "y": empty(1, 1536)}
+        return {"seconds_start": 0.0, "seconds_total": 47.0}
     if name == "stable_audio3":
         return {"seconds_total": 60.0, "local_add_cond": empty(1, 257, 650)}
     if name == "ace_step":
