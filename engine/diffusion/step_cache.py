@@ -222,10 +222,14 @@ def _part(batch: torch.Tensor, conditions: list[object], condition: object) -> t
 
 
 def _with_differences(run: CacheRun, streams: list[torch.Tensor], conditions: list[object]) -> list[torch.Tensor]:
-    """Return an approximation of the network's output: each condition's part with its own difference."""
+    """Return an approximation of the network's output: each condition's part with its own difference.
+
+    It takes the place of the network's input. Where that is the noisy latent itself, a flow's in float32, the denoised
+    latent is computed from it as well, as by ComfyUI; other networks get a copy of the latent.
+    """
     if run.leader in conditions:
         run.num_skipped += 1
     return [
-        stream[:, : parts[0].shape[1]] + torch.cat([part.to(stream.device) for part in parts])
+        stream[:, : parts[0].shape[1]].add_(torch.cat([part.to(stream.device) for part in parts]))
         for stream, *parts in zip(streams, *(run.differences[condition] for condition in conditions), strict=False)
     ]

@@ -1,7 +1,7 @@
 """LATENT_OPERATION values, and the node that applies one to a latent.
 
-An operation is called as `operation(latent=samples)` with `[B, C, (F,) h, w]` and returns a new tensor of that shape.
-It sees a cell as a vector over channels: its length is taken for brightness, its direction for colour.
+An operation is called as `operation(latent=samples)` with `[B, C, (F,) h, w]` and returns a tensor of that shape. It
+sees a cell as a vector over channels: its length is taken for brightness, its direction for colour.
 """
 
 from __future__ import annotations
