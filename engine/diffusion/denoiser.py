@@ -182,7 +182,9 @@ class Denoiser(torch.nn.Module):
         timesteps = self.process_timestep(self._timestep(t, options).float(), x=x, **extra)
         shapes = extra.pop("latent_shapes", ())
         streams = unpacked(scaled, shapes) if shapes else scaled
-        network = wrapped(DIFFUSION_MODEL, options, self.diffusion_model, self.diffusion_model)
+        network: Any = self.diffusion_model
+        if getattr(network, "is_wrapped", True):  # some families' networks call no wrappers, as in ComfyUI
+            network = wrapped(DIFFUSION_MODEL, options, network, network)
         # By position: so wrappers of custom nodes find them.
         output = network(streams, timesteps, context, extra.pop("y", None), control, options, **extra)
         output = packed(output) if shapes else output

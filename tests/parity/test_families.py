@@ -51,7 +51,7 @@ FAST = {
     "templates": ("image_flux2", "image_krea2_turbo_t2i", "image_sdxl_simple", "utility-gan_upscaler"),
     "later_sampling": (
         "flux_nag", "flux_scale_rope", "ltxv_windows", "node_cfg_override_two", "prompt_japanese", "wan_fresca",
-        "wan_tonemap",
+        "wan_tonemap", "wan_easycache",
     ),  # fmt: skip
     "flux_keys": ("keys_klein_batch_cfg",),
     "qwen_layered": ("layered_image", "layered_two_references"),

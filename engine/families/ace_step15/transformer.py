@@ -175,6 +175,8 @@ class AceStep15Transformer(nn.Module):
     weights being drawn when a `torch.device("meta")` context is open.
     """
 
+    is_wrapped = False
+
     def __init__(self, config: AceStep15Config) -> None:
         super().__init__()
         self.config = config

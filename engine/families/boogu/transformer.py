@@ -150,6 +150,8 @@ class BooguTransformer(OmniGen2Trunk):
     `ref_latents` are reference images [B, C, h, w] of any size.
     """
 
+    is_wrapped = False
+
     def __init__(self, config: BooguConfig) -> None:
         super().__init__(config)
         self.double_stream_layers = nn.ModuleList(DoubleStreamBlock(config) for _ in range(config.num_double))

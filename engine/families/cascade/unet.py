@@ -131,6 +131,8 @@ class Resize(nn.Module):
 class CascadeUnet(nn.Module):
     """Base of both stages: the two halves, and skip connections between their levels."""
 
+    is_wrapped = False
+
     def __init__(self, config: CascadeConfig) -> None:
         super().__init__()
         self.config = config

@@ -200,6 +200,8 @@ class ErnieImageTransformer(nn.Module):
     Built without weights being drawn when a `torch.device("meta")` context is open.
     """
 
+    is_wrapped = False
+
     def __init__(self, config: ErnieImageConfig) -> None:
         super().__init__()
         self.config = config

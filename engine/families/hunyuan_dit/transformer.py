@@ -310,6 +310,8 @@ class HunyuanDitTransformer(HunyuanDitTrunk):
     them. Built without weights being drawn when a `torch.device("meta")` context is open.
     """
 
+    is_wrapped = False
+
     def __init__(self, config: HunyuanDitConfig) -> None:
         super().__init__(config)
         middle = config.num_blocks // 2

@@ -166,6 +166,8 @@ class MiniMaxMusic3Transformer(nn.Module):
     `torch.device("meta")` context is open.
     """
 
+    is_wrapped = False
+
     def __init__(self, config: MiniMaxMusic3Config) -> None:
         super().__init__()
         self.config = config

@@ -209,6 +209,8 @@ class MochiTransformer(nn.Module):
     noise levels of 0 to 1. Built without weights being drawn when a `torch.device("meta")` context is open.
     """
 
+    is_wrapped = False
+
     def __init__(self, config: MochiConfig) -> None:
         super().__init__()
         width = config.width

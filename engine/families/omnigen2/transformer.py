@@ -135,6 +135,8 @@ class OmniGen2Transformer(OmniGen2Trunk):
     `torch.device("meta")` context is open.
     """
 
+    is_wrapped = False
+
     def __init__(self, config: OmniGen2Config) -> None:
         super().__init__(config)
         self.layers = nn.ModuleList(TimedBlock(config) for _ in range(config.num_layers))

@@ -216,6 +216,8 @@ class PixArtTransformer(nn.Module):
     context is open.
     """
 
+    is_wrapped = False
+
     def __init__(self, config: PixArtConfig) -> None:
         super().__init__()
         self.config = config

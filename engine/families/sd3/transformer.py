@@ -354,6 +354,8 @@ class Sd3Transformer(Sd3Trunk):
     drawn when a `torch.device("meta")` context is open.
     """
 
+    is_wrapped = False
+
     def __init__(self, config: Sd3Config) -> None:
         super().__init__(config, ends=True)
         self.final_layer = FinalLayer(config)

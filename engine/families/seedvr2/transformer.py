@@ -115,6 +115,8 @@ class SeedVr2Transformer(nn.Module):
     computed where they are not given. Built without weights being drawn when a `torch.device("meta")` context is open.
     """
 
+    is_wrapped = False
+
     def __init__(self, config: SeedVr2Config) -> None:
         super().__init__()
         self.config = config

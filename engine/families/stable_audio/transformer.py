@@ -256,6 +256,8 @@ class StableAudioTransformer(nn.Module):
     drawn when a `torch.device("meta")` context is open.
     """
 
+    is_wrapped = False
+
     def __init__(self, config: StableAudioConfig) -> None:
         super().__init__()
         self.config = config

@@ -314,6 +314,8 @@ class Trellis2Transformer(nn.Module):
     tokens of an image [B, T, D'] -> a prediction of the latent's shape.
     """
 
+    is_wrapped = False
+
     def __init__(self, config: Trellis2Config) -> None:
         super().__init__()
         self.config = config

@@ -11,6 +11,7 @@ import torch
 from darkroom.engine.diffusion.conditions import CrossAttentionInput, NoiseShapedInput
 from darkroom.engine.diffusion.denoiser import Denoiser, ModelConfig
 from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.diffusion.wrappers import DIFFUSION_MODEL
 
 SIGMA = torch.tensor([14.614642, 0.0291675])
 X = torch.randn(2, 4, 8, 12, generator=torch.Generator().manual_seed(5))  # [B, C, h, w]
@@ -66,6 +67,21 @@ def test_the_network_computes_in_its_type_and_the_result_is_float32(manual: torc
     dtype = manual or torch.float16
     assert (seen.dtype, context.dtype, extra["extra"].dtype) == (dtype, dtype, dtype)
     assert (timesteps.dtype, extra["count"].dtype, found.dtype) == (torch.float32, torch.int64, torch.float32)
+
+
+@pytest.mark.parametrize("is_wrapped", [True, False])
+def test_a_network_may_call_no_wrappers(is_wrapped: bool) -> None:
+    network = Network(torch.zeros_like(X))
+    network.is_wrapped = is_wrapped  # type: ignore[assignment]
+    calls: list[str] = []
+
+    def wrapper(executor: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append("wrapped")
+        return executor(*args, **kwargs)
+
+    options = {"wrappers": {DIFFUSION_MODEL: {"test": [wrapper]}}}
+    denoiser(network).apply_model(X, SIGMA, transformer_options=options)
+    assert len(network.seen) == 1 and calls == ["wrapped"] * is_wrapped
 
 
 def test_further_channels_follow_the_scaled_latent_unscaled() -> None:
