@@ -49,7 +49,7 @@ void main() {
 
 
 class ShaderFault(Exception):
-    """What is wrong, for whoever sent the shader."""
+    """A fault of the shader or of the machine, in words for the prompt's sender."""
 
 
 def egl_attributes(*values: int) -> Any:
@@ -97,7 +97,7 @@ def open_context() -> CDLL:
 
 
 def log_of(read: Any, item: int) -> str:
-    """Return what the compiler says of a shader, or the linker of a program."""
+    """Return the compiler's log of a shader, or the linker's of a program."""
     text = ctypes.create_string_buffer(LOG_BYTES)
     read(item, LOG_BYTES, None, text)
     return text.value.decode("utf-8", errors="replace").strip()

@@ -184,7 +184,7 @@ def save_all(
 
 
 def _shown_animation(output: Any, images: torch.Tensor | FrameStream) -> dict[str, Any]:
-    """Return what the page shows of a saved animation; that of one image counts as an image."""
+    """Return the entries of a saved animation in the run's result; that of one image counts as an image."""
     return {"images": [output.shown()], **({"animated": (True,)} if images.shape[0] > 1 else {})}
 
 
