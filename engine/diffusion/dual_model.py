@@ -26,11 +26,13 @@ class DualModelGuider(Guider):
         self.negative_model = negative_model
         self._negative_network: Any = None
         self._negative_conds: list[Condition] = []
+        self._has_negative = False  # a run that begins with a scale of 1 has no negative side at any step
 
     @contextmanager
     def _others_in_use(self) -> Iterator[None]:
         """Keep the negative side's model on its device, unless the scale of 1 leaves that side out."""
-        if math.isclose(self.cfg, 1.0) or self._shares_weights:
+        self._has_negative = not math.isclose(self.cfg, 1.0)
+        if not self._has_negative or self._shares_weights:
             yield
             return
         with self.negative_model.in_use() as network:
@@ -77,7 +79,7 @@ class DualModelGuider(Guider):
         options = model_options or {}
         positive: Sequence[Condition] = self.conds["positive"]
         (denoised,) = calc_cond_batch(self.inner_model, [positive], x, timestep, options)
-        network = self.inner_model if self._shares_weights else self._negative_network
+        network = self.inner_model if self._shares_weights and self._has_negative else self._negative_network
         is_left_out = math.isclose(self.cfg, 1.0) and not options.get("disable_cfg1_optimization", False)
         if network is None or is_left_out:
             return denoised

@@ -114,7 +114,8 @@ def wrap_run(executor: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a whole sampling run with a fresh state."""
     guider = executor.class_obj
     options = guider.model_options
-    settings: CacheSettings = options["transformer_options"][KEY]
+    found: CacheSettings | CacheRun = options["transformer_options"][KEY]
+    settings = found.settings if isinstance(found, CacheRun) else found  # of two such nodes the last one counts
     sampling = guider.model_patcher.get_model_object("model_sampling")
     run = CacheRun(
         settings,

@@ -93,6 +93,15 @@ def test_two_models_of_the_same_weights_guide_as_one(context: NodeContext, input
     assert torch.allclose(clone, usual, atol=2e-3)  # the sides are evaluated one by one
 
 
+def test_a_scale_of_one_leaves_the_negative_side_out_whatever_a_patch_asks_for(
+    context: NodeContext, inputs: dict[str, Any]
+) -> None:
+    model = inputs["model"].clone()
+    model.set_model_sampler_cfg_function(lambda args: args["uncond"] * torch.nan, disable_cfg1_optimization=True)
+    guider = _guider(context, {**inputs, "model": model}, 1.0, model_negative=model)
+    assert _sampled(context, inputs, guider=guider).isfinite().all()
+
+
 def test_another_model_predicts_the_negative_side(context: NodeContext, inputs: dict[str, Any]) -> None:
     def both(cfg: float) -> torch.Tensor:
         return _sampled(context, inputs, guider=_guider(context, inputs, cfg, model_negative=inputs["other"]))
