@@ -110,7 +110,7 @@ def build_services(settings: Settings) -> GatewayServices:
 
 
 def _transport(settings: Settings, database: GatewayDatabase) -> tuple[Producer, Callable[[], Broker]]:
-    """Return what carries jobs to workers, and what makes a worker's side of it. Raises SettingsInvalid."""
+    """Return the producer of jobs, and the function that makes a worker's side of it. Raises SettingsInvalid."""
     broker = settings.broker
     if broker.gateway_url:
         raise SettingsInvalid("GATEWAY_URL: is for workers; got one at a gateway")

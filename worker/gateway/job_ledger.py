@@ -60,7 +60,7 @@ def read_end(job: Job, result: bytes) -> Job:
 
 
 def adder(queue: DatabaseQueue, model: str, wake: str | None) -> Callable[[sa.Connection, Job], object]:
-    """Return what adds a job to the queue in the transaction that stores it, as one that was sent."""
+    """Return the function that adds a job to the queue, in the transaction that stores it as one that was sent."""
 
     def add(connection: sa.Connection, job: Job) -> None:
         new = NewJob(

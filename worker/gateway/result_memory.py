@@ -74,7 +74,7 @@ class SpoolBudget:
 
     @contextlib.contextmanager
     def spooling(self) -> Iterator[Callable[[int], None]]:
-        """Yield what counts bytes of one result, as long as the block lasts; it raises NotReady where all is taken."""
+        """Yield the counter of the bytes of one result, while the block lasts; NotReady where all is taken."""
         own = 0
 
         def count(num_bytes: int) -> None:

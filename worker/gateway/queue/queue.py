@@ -46,7 +46,7 @@ log = structlog.get_logger("gateway")
 
 
 class Ledger(Protocol):
-    """What a queue asks of the table of jobs."""
+    """Table of jobs, as far as a queue uses it."""
 
     def has(self, job_id: str) -> bool:
         """Return True for the name of a job of this ledger."""

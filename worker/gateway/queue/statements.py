@@ -40,7 +40,7 @@ class NewJob:
 
 
 class QueueStatements(Protocol):
-    """What the two databases say differently."""
+    """Statements that differ between the two databases."""
 
     now: str
     """The time in milliseconds, as an expression."""

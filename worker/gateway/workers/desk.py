@@ -48,7 +48,7 @@ class TakenJob:
 
 @dataclass(eq=False, slots=True)
 class _Poll:
-    """What a worker asks for: jobs on their way to it, and what ends the wait of the request that gets them."""
+    """Poll of one worker: jobs on their way to it, and the event that ends the wait of the request that gets them."""
 
     receiving: asyncio.Future[list[TakenJob]] | None = None
     ended: asyncio.Event | None = None

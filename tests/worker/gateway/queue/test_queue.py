@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from pydantic import SecretStr
 
 from darkroom.worker.gateway.database import GatewayDatabase
@@ -64,9 +66,10 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     await place.close()
 
 
-def worker_of(queue: DatabaseQueue, name: str = "worker", lease_seconds: float = LEASE_SECONDS) -> DatabaseBroker:
-    worker = DatabaseBroker(queue, lease_seconds, wait_seconds=0.0)
-    worker._holder = name  # connected, without the loops of a gateway
+async def a_worker(queue: DatabaseQueue, name: str = "worker", lease_seconds: float = LEASE_SECONDS) -> DatabaseBroker:
+    worker = DatabaseBroker(queue, LEASE_SECONDS, wait_seconds=0.0)
+    await worker.connect(name)
+    worker.lease_seconds = lease_seconds
     return worker
 
 
@@ -87,7 +90,7 @@ async def ids(worker: DatabaseBroker, most: int = 1, models: tuple[str, ...] = (
 
 async def test_keys_take_turns_within_a_priority_and_each_in_its_own_order(place: Place) -> None:
     _records, queue = await place.gateway()
-    worker = worker_of(queue)
+    worker = await a_worker(queue)
     for number in range(6):
         await queue.put(f"a{number}", b"{}", owner="alice")
     assert await ids(worker, 2) == ["a0", "a1"]
@@ -103,7 +106,7 @@ async def test_keys_take_turns_within_a_priority_and_each_in_its_own_order(place
 
 async def test_a_job_that_is_given_back_comes_first_and_leaves_its_key_no_more_turns(place: Place) -> None:
     _records, queue = await place.gateway()
-    worker = worker_of(queue)
+    worker = await a_worker(queue)
     for number in range(4):
         await queue.put(f"a{number}", b"{}", owner="alice")
     first = await taken(worker, 3)
@@ -117,7 +120,7 @@ async def test_jobs_of_models_that_the_worker_used_come_first_until_another_has_
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _records, queue = await place.gateway()
-    worker = worker_of(queue)
+    worker = await a_worker(queue)
     for name, model in (("one", "x"), ("two", "y"), ("three", "z"), ("four", "y"), ("five", "")):
         await queue.put(name, b"{}", model=model)
     assert await ids(worker, 1, ("z", "y")) == ["three"]
@@ -138,7 +141,7 @@ async def test_the_jobs_before_a_new_one_are_those_of_its_turns(place: Place) ->
         await queue.put(f"a{number}", b"{}", owner="alice")
     await queue.put("c0", b"{}", owner="carol")
     await queue.put("urgent", b"{}", owner="carol", priority=1)
-    await ids(worker_of(queue), 2)
+    await ids(await a_worker(queue), 2)
     assert await queue.depth() == 11
     assert await queue.num_before(0, "alice", 1) == 1 + 10, "all that are there, and the urgent one that is held"
     assert await queue.num_before(0, "bob", 1) == 1 + 1 + 2, "one of each other key, and what workers hold"
@@ -149,13 +152,16 @@ async def test_a_job_wakes_one_worker_that_waits(place: Place) -> None:
     _records, queue = await place.gateway()
     looks: list[str] = []
 
-    class Counting(DatabaseBroker):
-        async def _taken(self, most: int, models: Sequence[str]) -> list[Delivery]:
-            found = await super()._taken(most, models)
-            looks.append(self._holder)
+    class Counted(type(queue.statements)):  # type: ignore[misc]
+        """Statements that note each look."""
+
+        def take(self, connection: sa.Connection, holder: str, *wish: Any) -> Any:
+            found = super().take(connection, holder, *wish)
+            looks.append(holder)
             return found
 
-    workers = [Counting(queue, LEASE_SECONDS, wait_seconds=60.0) for _ in range(5)]
+    queue.statements = Counted()
+    workers = [DatabaseBroker(queue, LEASE_SECONDS, wait_seconds=60.0) for _ in range(5)]
     for number, worker in enumerate(workers):
         await worker.connect(str(number))
     models = {3: ["fitting"]}
@@ -173,7 +179,7 @@ async def test_a_job_wakes_one_worker_that_waits(place: Place) -> None:
 async def test_a_reply_has_so_many_bytes_of_jobs_at_most(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumer, "MAX_TAKEN_BYTES", 1000)
     _records, queue = await place.gateway()
-    worker = worker_of(queue)
+    worker = await a_worker(queue)
     for number in range(4):
         await queue.put(str(number), b"x" * 700 if number else b"x" * 5000)
     assert [await ids(worker, 4) for _ in range(3)] == [["0"], ["1"], ["2"]]
@@ -181,7 +187,7 @@ async def test_a_reply_has_so_many_bytes_of_jobs_at_most(place: Place, monkeypat
 
 async def test_a_lease_that_runs_out_is_free_again_and_may_be_renewed_until_another_has_it(place: Place) -> None:
     _records, queue = await place.gateway()
-    short, other = worker_of(queue, "short", 0.05), worker_of(queue, "other")
+    short, other = await a_worker(queue, "short", 0.05), await a_worker(queue, "other")
     await queue.put("one", b"{}")
     (held,) = await taken(short)
     await asyncio.sleep(0.1)
@@ -198,7 +204,7 @@ async def test_a_lease_that_runs_out_is_free_again_and_may_be_renewed_until_anot
 
 async def test_a_job_of_the_ledger_is_queued_and_ended_with_its_row(place: Place) -> None:
     records, queue = await place.gateway()
-    worker, job = worker_of(queue), a_job("one")
+    worker, job = await a_worker(queue), a_job("one")
     assert await records.insert(job, None, adder(queue, "", None))
     assert not await records.insert(a_job("one"), None, adder(queue, "", None)) and await queue.depth() == 1
     assert number_of(broker_id(job.number)) == job.number
@@ -219,7 +225,7 @@ async def test_a_job_of_the_ledger_is_queued_and_ended_with_its_row(place: Place
 
 async def test_what_is_no_result_ends_a_job_as_failed(place: Place) -> None:
     records, queue = await place.gateway()
-    worker = worker_of(queue)
+    worker = await a_worker(queue)
     for number, result in enumerate((b"[]", b"{", b'{"timings": 7}')):
         await records.insert(a_job(str(number)), None, adder(queue, "", None))
         (held,) = await taken(worker)
@@ -230,7 +236,7 @@ async def test_what_is_no_result_ends_a_job_as_failed(place: Place) -> None:
 
 async def test_a_job_that_is_cancelled_before_a_worker_has_it_is_told_to_one_for_its_webhook(place: Place) -> None:
     records, queue = await place.gateway()
-    worker, job = worker_of(queue), a_job("one")
+    worker, job = await a_worker(queue), a_job("one")
     await records.insert(job, None, adder(queue, "", None))
     name = broker_id(job.number)
     await queue.cancel(name)
@@ -246,7 +252,7 @@ async def test_a_job_that_is_cancelled_before_a_worker_has_it_is_told_to_one_for
 
 async def test_a_cancelled_job_that_a_worker_holds_is_not_settled(place: Place) -> None:
     records, queue = await place.gateway()
-    worker, job = worker_of(queue), a_job("one")
+    worker, job = await a_worker(queue), a_job("one")
     await records.insert(job, None, adder(queue, "", None))
     (held,) = await taken(worker)
     await queue.settle(held.job_id, b'{"status": "cancelled"}')
@@ -261,7 +267,7 @@ async def test_jobs_of_a_time_with_a_broker_are_queued_once(place: Place) -> Non
         job.stage = Stage.QUEUED
         await records.insert(job)
     assert [await adopt(queue), await adopt(queue)] == [3, 0] and await records.num_unsent() == 0
-    assert len(await taken(worker_of(queue), 9)) == 3
+    assert len(await taken(await a_worker(queue), 9)) == 3
 
 
 async def test_jobs_and_cancellations_reach_workers_at_other_gateways(postgres: PostgresServer, tmp_path: Path) -> None:
@@ -302,7 +308,7 @@ async def test_claims_at_the_same_time_never_give_a_job_twice(postgres: Postgres
     gateways = [await place.gateway() for _ in range(2)]
     for number in range(40):
         await gateways[0][1].put(str(number), b"{}", owner=f"key-{number % 3}", model=f"m{number % 4}")
-    workers = [worker_of(queue, f"{n}-{i}") for n, (_, queue) in enumerate(gateways) for i in range(4)]
+    workers = [await a_worker(queue, f"{n}-{i}") for n, (_, queue) in enumerate(gateways) for i in range(4)]
     found: list[str] = []
 
     async def take_all(worker: DatabaseBroker) -> None:

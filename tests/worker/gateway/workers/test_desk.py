@@ -1,4 +1,4 @@
-"""What a gateway gives a worker in one reply."""
+"""Jobs that a gateway gives a worker in one reply."""
 
 from __future__ import annotations
 
