@@ -47,9 +47,10 @@ class BrokerConfig(Section):
 
     url: Annotated[Annotated[SecretStr, AfterValidator(_check_broker)], env("BROKER_URL")] = SecretStr("")
     """Broker to take jobs from besides HTTP ([queues](fleet.md#jobs-from-a-queue)): Redis (`redis://`,
-    `rediss://` with TLS, `unix://`), NATS (`nats://`, `tls://`) or the URL of an SQS queue. Empty: none; for a
-    [gateway](fleet.md#gateway) the queue in its database; for a worker the gateway that it asks: `GATEWAY_URL`, with
-    `WORKER_TOKEN`, or a file of it, `WORKER_TOKEN_FILE` ([workers over HTTPS](fleet.md#workers-over-https))."""
+    `rediss://` with TLS, `unix://`), NATS (`nats://`, `tls://`) or the URL of an SQS queue. Empty: none; at a
+    [gateway](fleet.md#gateway) the queue in its database; at a worker the gateway that it asks: `GATEWAY_URL`, with
+    the token `WORKER_TOKEN`, or a file of it, `WORKER_TOKEN_FILE`
+    ([workers over HTTPS](fleet.md#workers-over-https))."""
 
     gateway_url: Annotated[Annotated[str, AfterValidator(_check_gateway)], env("GATEWAY_URL", part_of="BROKER_URL")] = (
         ""
