@@ -96,7 +96,10 @@ class Gateway:
         self._rates = rates
         self._wait = ExpectedWait(self.fleet, producer, records, max_wait_seconds)
         self.memory, self.spool = ResultMemory(), SpoolBudget()
-        self._live = 0, float("-inf")  # jobs that had not ended, and when they were counted
+        self._live = (
+            0,
+            float("-inf"),
+        )  # jobs that had not ended with those stored here since, and when they were counted
         self._collector = Collector(records, producer, self._end_at_broker)
         self._followers = Followers(producer, self._collector.note, records.ended_among)
         self._tasks = BackgroundTasks(_report_failure)
@@ -172,6 +175,7 @@ class Gateway:
             await self._wait.check(parsed.input, place.priority, caller.key_name)
             job = self._new_job(parsed, digest, job_id, asked_id, caller, place.priority)
             if await self._is_stored(job, self._limit_of(caller), place.model):
+                self._live = self._live[0] + 1, self._live[1]
                 return job
             earlier = await self.records.find(job_id)  # of the same request, at another replica
         if earlier is None:

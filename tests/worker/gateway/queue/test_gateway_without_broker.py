@@ -101,6 +101,15 @@ async def test_a_gateway_alone_needs_no_other_service_and_goes_on_with_its_jobs_
     await gateway.stop()
 
 
+async def test_a_gateway_takes_so_many_jobs_at_a_time(tmp_path: Path) -> None:
+    gateway = LocalGateway("", "", state_directory=tmp_path, gateway_max_jobs=6)
+    await gateway.start()
+    async with gateway.client() as http:
+        statuses = [(await http.post("/generate", json=body(str(number)))).status_code for number in range(8)]
+    assert statuses == [202] * 6 + [503] * 2
+    await gateway.stop()
+
+
 @pytest.mark.slow
 async def test_a_worker_that_is_killed_with_a_job_leaves_it_to_another(
     tmp_path: Path, engine: FakeEngine, postgres: PostgresServer
