@@ -5,7 +5,7 @@ number, the insert, the note that the broker has it), of what an idle gateway as
 `GET /jobs`; where the database is the queue, that of a submit, of the next job for a worker, and of its end; then the
 time to delete 1,000 ended jobs among few and among many. Writes `results/queue_growth.json`.
 
-    python -m benchmark.queue_growth [--waiting 100000] [--ended 1000000]
+    python -m benchmark.queue_growth [--waiting 100000] [--ended 1000000] [--repeats 200]
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ SELECT 'gateway-' || to_hex(number), 1, row_number() OVER (PARTITION BY owner OR
 """
 
 
-async def run(num_waiting: int, num_ended: int) -> dict[str, Any]:
+async def run(num_waiting: int, num_ended: int, repeats: int) -> dict[str, Any]:
     with postgres_server() as url:
         config = DatabaseConfig(url=SecretStr(url))
         database = GatewayDatabase(config)
@@ -67,7 +67,7 @@ async def run(num_waiting: int, num_ended: int) -> dict[str, Any]:
             if num <= num_waiting:
                 fill(config, "waiting", num_filled, num - num_filled)
                 num_filled = num
-                rows.append({"waiting": num, **await measure(records, queue, f"of-{num}")})
+                rows.append({"waiting": num, **await measure(records, queue, f"of-{num}", repeats)})
         deletions, ended_ms = [], int(time.time() * 1000) - AGE_MS
         for num in (10_000, 100_000, 1_000_000):
             if num <= num_ended:
@@ -89,7 +89,7 @@ async def run(num_waiting: int, num_ended: int) -> dict[str, Any]:
     }
 
 
-async def measure(records: JobRecords, queue: DatabaseQueue, word: str) -> dict[str, Any]:
+async def measure(records: JobRecords, queue: DatabaseQueue, word: str, repeats: int) -> dict[str, Any]:
     worker, taken = DatabaseBroker(queue, 60, wait_seconds=0), []
 
     async def queue_submit(number: int) -> None:
@@ -120,7 +120,7 @@ async def measure(records: JobRecords, queue: DatabaseQueue, word: str) -> dict[
 
     acts = {"submit": submit, "idle": idle, "page": page}
     of_queue = {"queue_submit": queue_submit, "queue_take": queue_take, "queue_end": queue_end}
-    return {"ms": {name: await ms_of(act) for name, act in (acts | of_queue).items()}}
+    return {"ms": {name: await ms_of(act, repeats) for name, act in (acts | of_queue).items()}}
 
 
 async def deletion_ms(records: JobRecords, ended_ms: int) -> float:
@@ -132,9 +132,9 @@ async def deletion_ms(records: JobRecords, ended_ms: int) -> float:
     return round(1000 * seconds / (removed / 1000), 1)
 
 
-async def ms_of(act: Callable[[int], Awaitable[None]]) -> float:
+async def ms_of(act: Callable[[int], Awaitable[None]], repeats: int) -> float:
     seconds = []
-    for number in range(REPEATS):
+    for number in range(repeats):
         began = time.perf_counter()
         await act(number)
         seconds.append(time.perf_counter() - began)
@@ -169,9 +169,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--waiting", type=int, default=100_000)
     parser.add_argument("--ended", type=int, default=1_000_000)
+    parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
-    report = asyncio.run(run(given.waiting, given.ended))
+    report = asyncio.run(run(given.waiting, given.ended, given.repeats))
     given.output.write_text(json.dumps(report, indent=1) + "\n")
     Console().print_json(data=report)
 

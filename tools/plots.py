@@ -85,12 +85,7 @@ def soak() -> str:
 def queue_growth() -> str:
     """Return the plot of requests to the job database, by the number of waiting jobs."""
     rows = read("queue_growth")["rows"]
-    names = {
-        "submit": "submit a job",
-        "queue_submit": "the same where the database is the queue",
-        "queue_take": "the next job for a worker",
-        "page": "a page of the list",
-    }
+    names = {"submit": "submit a job", "idle": "an idle worker's question", "page": "a page of the list"}
     lines = [Line(words, [(row["waiting"], row["ms"][key]) for row in rows]) for key, words in names.items()]
     about = "Milliseconds at the database of gateways, 2 cores; flat is better."
     return line_chart("A growing queue", about, lines, "waiting jobs", "ms")
