@@ -24,6 +24,7 @@ BY_IMAGE = {
     "hunyuan3d": node("Hunyuan3Dv2Conditioning", clip_vision_output=["4", 0]),
     "seedvr2": node("SeedVR2Conditioning", model=["1", 0], vae_conditioning=["5", 0]),
     "trellis2": node("Trellis2Conditioning", clip_vision_model=["1", 1], image=["2", 0]),
+    "triposplat": node("TripoSplatConditioning", clip_vision=["1", 1], vae=["6", 2], image=["2", 0]),
 }  # fmt: skip
 # Nodes of families that restore the image they are given: at their size, and as a latent.
 RESTORING = {
@@ -55,6 +56,19 @@ SAVED_SHAPE = {
     "11": node("VoxelToMeshBasic", voxel=["10", 0], threshold=-1.0),
     "21": node("SaveGLB", mesh=["11", 0], filename_prefix="shape"),
 }
+
+# Nodes of families whose latents become Gaussians: the VAE of the image, the latent's tokens, and a picture of them.
+OF_SPLATS = {
+    "6": node("DarkroomRandomCheckpoint", family="flux2", scale="small", seed=1),
+    "10": node("VAEDecodeTripoSplat", samples=["9", 0], vae=["1", 2], num_gaussians=32768, seed=1),
+    "11": node(
+        "RenderSplat", splat=["10", 0], width=64, height=64, frames=1, splat_scale=1.0, sharpen=2.0,
+        headlight_shading=0.0, opacity_threshold=0.0, render_style="color", background="#000000",
+    ),
+    "19": node("LTXVSeparateAVLatent", av_latent=["9", 0]),
+    "20": node("SaveLatent", samples=["19", 0], filename_prefix="latent"),
+    "21": node("SaveImage", images=["11", 0], filename_prefix="image"),
+}  # fmt: skip
 
 IMAGE_PX = 64
 LYRICS = "[verse]\nla la"
@@ -138,6 +152,7 @@ def image_of_checkpoint(family: ModelFamily) -> dict[str, Any]:
     shape = OF_SHAPES.get(family.name)
     others = RESTORING if "SeedVR2Preprocess" in family.nodes else {} if shape is None else shape | SAVED_SHAPE
     latent = ["5", 0] if others else ["3", 2]
+    others = OF_SPLATS if "VAEDecodeTripoSplat" in family.nodes else others
     return {
         "2": node("EmptyImage", width=80, height=64, batch_size=1, color=0x3366AA),
         "3": BY_IMAGE[family.name],

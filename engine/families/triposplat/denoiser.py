@@ -37,7 +37,8 @@ class TripoSplatDenoiser(Denoiser):
 
     def _checked(self, latent: torch.Tensor, tokens: torch.Tensor | None) -> torch.Tensor:
         """Return an image's latent. Raises ValueError for one of other channels, or of more cells than its tokens."""
-        channels = self.diffusion_model.config.cell_dim
+        network: Any = self.diffusion_model
+        channels: int = network.config.cell_dim
         if latent.ndim != 4 or latent.shape[1] != channels:
             raise ValueError(
                 f"reference latents: a latent of another VAE than Flux.2's; got shape {list(latent.shape)}, expected "

@@ -46,7 +46,7 @@ FAMILY = ModelFamily(
     vision_prefix="conditioner.main_image_encoder.model.",
     comfyui=ComfyUiNames("TripoSplat"),
     default=Defaults(
-        width=1024, height=1024, steps=20, cfg=3.0, scheduler="simple", tflop=24.0, attention=0.6, billions=0.36,
+        width=1024, height=1024, steps=20, cfg=3.0, scheduler="simple", tflop=23.8, attention=0.6, billions=0.3705,
     ),
     nodes=(
         "UNETLoader", "CLIPVisionLoader", "VAELoader", "LoadImage", "TripoSplatPreprocessImage",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -17,7 +18,8 @@ def anchor_sinusoids(num_points: int, channels: int) -> torch.Tensor:
 
     The tokens of a latent stand for them.
     """
-    points = torch.quasirandom.SobolEngine(NUM_AXES, scramble=True, seed=ANCHOR_SEED).draw(num_points)
+    sobol: Any = torch.quasirandom.SobolEngine
+    points: torch.Tensor = sobol(NUM_AXES, scramble=True, seed=ANCHOR_SEED).draw(num_points)
     num_frequencies = channels // NUM_AXES // 2
     octaves = torch.arange(ANCHOR_OCTAVES, dtype=torch.float32)
     more = max(0, num_frequencies - ANCHOR_OCTAVES)

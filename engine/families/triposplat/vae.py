@@ -27,7 +27,7 @@ NUM_LEVELS: Final = 8
 GAUSSIANS_PER_POINT: Final = 32
 LEVEL_FREQUENCIES, SLOWEST_LEVEL = 256, 1024
 VALUES: Final = {"xyz": 3, "color": 3, "scaling": 3, "rotation": 4, "opacity": 1, "offset_scale": 1}
-"""What the network gives for each Gaussian, in this order, and of how many numbers it is."""
+"""Outputs of the network for each Gaussian, in this order, with their number of values."""
 OFFSET_SIZE: Final = 1.5
 LEAST_SCALE: Final = 0.0009
 SCALE_BIAS: Final = 0.004 + math.log(-math.expm1(-0.004))  # of which softplus makes 0.004
@@ -238,7 +238,8 @@ class GaussianNetwork(nn.Module):
         values = self.out_proj(_layer_norm(x.float()).to(dtype))
         parts = torch.split(values, [GAUSSIANS_PER_POINT * size for size in VALUES.values()], dim=-1)
         shaped = (
-            part.unflatten(-1, (GAUSSIANS_PER_POINT, size)) for part, size in zip(parts, VALUES.values(), strict=True)
+            part.view(*part.shape[:2], GAUSSIANS_PER_POINT, size)
+            for part, size in zip(parts, VALUES.values(), strict=True)
         )
         xyz, color, scaling, rotation, opacity, offset_scale = shaped  # [B, P, 32, size]
         reach = functional.softplus(offset_scale + self.base_offset_scale.to(dtype))

@@ -107,13 +107,13 @@ def test_folders_are_the_engines_and_packs_add_to_them(tmp_path: Path) -> None:
 
 def test_a_name_that_is_lacking_can_be_imported_and_raises_when_used(tmp_path: Path) -> None:
     imports = "from comfy.ldm.flux.model import Flux\nimport comfy.model_base\nclass Mine(Flux): pass\n"
-    imports += "assert not isinstance(1, comfy.model_base.TripoSplat)"
+    imports += "assert not isinstance(1, comfy.model_base.Hunyuan3Dv2_1)"
     write_pack(tmp_path, "needy.py", pack_with(imports, "return (Flux(),)"))
     with loaded(tmp_path) as made:
         assert made.reports["needy"].status == "loaded"
         assert made.reports["needy"].missing == (
             "comfy.ldm.flux.model.Flux",
-            "comfy.model_base.TripoSplat",
+            "comfy.model_base.Hunyuan3Dv2_1",
         )
         graph = {
             "1": {"class_type": "Tried", "inputs": {"value": 0}},

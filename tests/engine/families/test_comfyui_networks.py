@@ -100,6 +100,7 @@ HERE: Mapping[str, tuple[str, str]] = {
     "Hunyuan3Dv2mini": ("hunyuan3d", ""),
     "Hunyuan3Dv2": ("hunyuan3d", ""),
     "Trellis2": ("trellis2", ""),
+    "TripoSplat": ("triposplat", ""),
     "HiDream": ("hidream", ""),
     "Chroma": ("chroma", ""),
     "ChromaRadiance": ("chroma_radiance", ""),
@@ -130,7 +131,6 @@ REFUSED: Mapping[str, str] = {
     "Ovis-Image": "Ovis-Image",
     "NewBie": "NewBie",
     "Hunyuan3Dv2_1": "Hunyuan3D 2.1",
-    "TripoSplat": "TripoSplat",
     "DepthAnything3": "Depth Anything 3",
 }
 # Tensors that files have beside those of the network, and those that it takes from elsewhere in the file.

@@ -32,7 +32,7 @@ LATENTS: Final = {
     "stable_audio": (1, 64, 1024), "stable_audio3": (1, 256, 650),
     "hunyuan3d": (1, 64, 3072), "ace_step": (1, 8, 16, 1292),
     "ace_step15": (1, 64, 3000), "minimax_music3": (1, 128, 10335),
-    "trellis2": (1, 32, 16, 16, 16),
+    "trellis2": (1, 32, 16, 16, 16), "triposplat": (1, 8192, 16),
 }  # fmt: skip
 MORE_CHANNELS: Final = {  # of the image that they are given, or of a mask
     "svd": 4, "zero123": 4, "hunyuan_image_refiner": 64, "hunyuan_video15": 33, "kandinsky5": 17,
@@ -45,7 +45,7 @@ TEXT_WIDTHS: Final = {
     "z_image_pixel": 2560,
     "kandinsky5": 3584, "kandinsky5_image": 3584, "hunyuan_video15": 3584,
     "hunyuan_image_refiner": 3584, "seedvr2": 5120, "sd15": 768, "zero123": 768, "svd": 1024, "sd2": 1024, "sdxl": 2048,
-    "sdxl_refiner": 1280, "trellis2": 1024, "stable_audio": 768, "stable_audio3": 768,
+    "sdxl_refiner": 1280, "trellis2": 1024, "triposplat": 1280, "stable_audio": 768, "stable_audio3": 768,
     "cosmos1": 1024, "cosmos_predict2": 1024,
     "hunyuan_dit": 1024,
 }  # fmt: skip
@@ -93,6 +93,8 @@ def more_inputs(name: str, batch: int) -> dict[str, Any]:
     if name == "seedvr2":
         _, _, *cells = latent_of(registry.family_named(name))
         return {"condition": empty(1, 17, *cells)}
+    if name == "triposplat":
+        return {"ref_latents": [empty(1, 128, 64, 64)]}
     if name == "trellis2":
         return {"stage": "structure_model", "turns": empty(1, 16**3, 2, 64)}
     widths = {"kandinsky5": 768, "kandinsky5_image": 768, "sd3": 2048, "sdxl": 2816, "sdxl_refiner": 2560, "svd": 768}
@@ -106,10 +108,13 @@ def measured_tflop(family: ModelFamily) -> float:
     latent = latent_of(family)
     words = 77 if family.name == "sd15" else NUM_WORDS
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        is_splat = family.name == "triposplat"  # whose latent has a camera, and whose text is an image's tokens
+        words = 64 * 64 + 5 if is_splat else words
         text = (latent[0], words, TEXT_WIDTHS.get(family.name, T5_WIDTH))
         given = more_inputs(family.name, latent[0])
         pooled = given.pop("y", None)
-        network(torch.empty(*latent), torch.empty(latent[0]), torch.empty(*text), pooled, None, {}, **given)
+        noisy = [torch.empty(*latent), torch.empty(1, 1, 5)] if is_splat else torch.empty(*latent)
+        network(noisy, torch.empty(latent[0]), torch.empty(*text), pooled, None, {}, **given)
     return int(counter.get_total_flops()) / 1e12
 
 

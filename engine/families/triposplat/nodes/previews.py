@@ -27,7 +27,7 @@ SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class PreviewView:
-    """What a preview shows: so many Gaussians, of an octree of so many levels, from angles in degrees."""
+    """Settings of a preview: the number of Gaussians, levels of the octree, and the camera's angles in degrees."""
 
     num_gaussians: int
     num_levels: int
