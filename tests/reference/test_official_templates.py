@@ -39,7 +39,7 @@ LACKING_CHOICES = {
     "image_moss_image_t2i": "CLIPLoader.type: Value 'moss_image' not in list: type",
     "3d_pixal3d_trellis2_image_to_model": "RemeshMesh.sign_mode: Value 'solid' not in list: sign_mode",
 }
-LACKING_CLASSES = 17  # templates that name a class that this engine does not have; fewer are good news
+LACKING_CLASSES = 16  # templates that name a class that this engine does not have; fewer are good news
 # A template with an output node that nothing is linked to: ComfyUI names it, too, and runs the others.
 UNLINKED = ("video_ltx2_i2v_lora", "75 SaveVideo.video: Required input is missing: video")
 # Values that the uses of sub-graphs in well-known templates give: they follow the order of the definition.
