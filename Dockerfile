@@ -52,7 +52,7 @@ RUN /opt/builder/bin/python -m pip wheel --no-cache-dir --no-deps --no-build-iso
 # --- the image: layers in the order in which they change, the largest and stillest first ------------------------------
 FROM base
 ARG ACCELERATOR
-ARG SYSTEM_PACKAGES="git ffmpeg libgl1 libglib2.0-0t64 g++ python3-dev"
+ARG SYSTEM_PACKAGES="git ffmpeg libgl1 libegl1 libgles2 libgl1-mesa-dri libglib2.0-0t64 g++ python3-dev"
 LABEL org.opencontainers.image.title="darkroom" \
       org.opencontainers.image.description="Serverless GPU worker for node-graph image generation" \
       org.opencontainers.image.licenses="Apache-2.0"

@@ -1,15 +1,17 @@
 """The process that runs a fragment shader: OpenGL ES 3.0 on a display without a screen, called through ctypes.
 
-    python -I opengl_process.py FOLDER SECONDS
+    python -I opengl_process.py FOLDER SECONDS MEMORY_BYTES PARENT
 
 It reads FOLDER/job.json and FOLDER/numbers.bin, and writes FOLDER/result.bin, float32 `[B, outputs, H, W, 4]` from the
-bottom row to the top, or FOLDER/fault.txt. It ends after SECONDS on all cores, and with the process that started it.
-The standard library alone is imported, so that it starts at once and holds nothing of the engine.
+bottom row to the top, or FOLDER/fault.txt. It ends after SECONDS on all cores, with MEMORY_BYTES of data,
+before other processes where memory is short, and with PARENT, the process that started it, to which it leaves the
+processor. The standard library alone is imported, so that it starts at once and holds nothing of the engine.
 The names of constants are those of `EGL/egl.h`, `EGL/eglext.h` and `GLES3/gl3.h`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -37,6 +39,7 @@ GL_FRAMEBUFFER, GL_FRAMEBUFFER_COMPLETE, GL_COLOR_ATTACHMENT0 = 0x8D40, 0x8CD5, 
 MAX_IMAGES = 5  # curves are bound to the texture units after those of images
 LOG_BYTES = 4096
 PR_SET_PDEATHSIG = 1
+PRIORITY, OOM_SCORE = 5, "900"
 VERTEX_SHADER = b"""#version 300 es
 out vec2 v_texCoord;
 void main() {
@@ -231,12 +234,25 @@ def bind_types(gl: CDLL) -> None:
     gl.glShaderSource.argtypes = [c_uint, c_int, POINTER(c_char_p), c_void_p]
 
 
-def main() -> int:
-    folder, seconds = sys.argv[1], int(sys.argv[2])
+def limit_process(seconds: int, memory_bytes: int, parent: int) -> None:
+    """Limit time, memory and priority of this process, and end it with its parent."""
     CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if os.getppid() != parent:
+        sys.exit(1)
     cores = os.cpu_count() or 1
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds * cores, seconds * cores))
+    limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_CPU: seconds * cores, resource.RLIMIT_DATA: memory_bytes}
+    for kind, limit in limits.items():
+        _, hard = resource.getrlimit(kind)
+        lowest = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(kind, (lowest, lowest))
+    os.nice(PRIORITY)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write(OOM_SCORE)
+
+
+def main() -> int:
+    folder, seconds, memory_bytes, parent = sys.argv[1], *map(int, sys.argv[2:])
+    limit_process(seconds, memory_bytes, parent)
     try:
         with open(f"{folder}/{JOB}", encoding="utf-8") as file:
             job = json.load(file)

@@ -1,13 +1,16 @@
 """A fragment shader with its images and values, and its run in a child process with a time limit.
 
 `B` batch, `H W` pixels, `h w` those of an input. Images are float32, their first row the top one; textures begin with
-the bottom row. The text of a shader comes with the prompt: the child gets no environment and the folder of its job
-alone, and is killed at the time limit, on cancellation, and when the engine ends.
+the bottom row. The text of a shader comes with the prompt: the child has nothing of the engine and no environment,
+limits of time and memory and a lower priority, and is killed at the time limit, on cancellation, and when the engine
+ends. It is not confined to its files: drivers of OpenGL read many.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -27,7 +30,8 @@ MAX_IMAGES, MAX_NUMBERS, MAX_FLAGS, MAX_CURVES, MAX_OUTPUTS = 5, 20, 10, 4, 4
 MAX_BYTES = 2 << 30
 MAX_CHARACTERS = 200_000
 RUN_SECONDS = 120.0
-POLL_SECONDS = 0.005
+MEMORY_BYTES = 6 << 30  # images, copies in the driver, and the program
+POLL_SECONDS, END_SECONDS = 0.005, 10.0
 LIBRARIES = ("libEGL.so.1", "libGLESv2.so.2")
 CHANNELS = 4
 BYTES = 4
@@ -154,7 +158,8 @@ def _textures(images: Images) -> Iterator[np.ndarray[tuple[int, ...], np.dtype[n
 
 def _run_child(folder: Path, check: Callable[[], None]) -> None:
     """Run the job of a folder. Raises ShaderFailed with what the child reports, or with how it ended."""
-    command = [sys.executable, "-I", str(Path(opengl_process.__file__)), str(folder), str(int(RUN_SECONDS) + 1)]
+    limits = (int(RUN_SECONDS) + 1, MEMORY_BYTES, os.getpid())
+    command = [sys.executable, "-I", str(Path(opengl_process.__file__)), str(folder), *map(str, limits)]
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder,
         env=ENVIRONMENT, start_new_session=True,
@@ -168,7 +173,8 @@ def _run_child(folder: Path, check: Callable[[], None]) -> None:
             time.sleep(POLL_SECONDS)
     finally:
         child.kill()
-        child.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it may hang in a driver, and must not hold this thread
+            child.wait(END_SECONDS)
     fault = folder / opengl_process.FAULT
     if fault.is_file():
         raise ShaderFailed(fault.read_text("utf-8", errors="replace"))

@@ -34,6 +34,7 @@ MODULE = "comfy_extras.nodes_glsl"
 MAX_SIDE_PX = 16384
 LINKED: Final[ValueDict] = {"forceInput": True}
 INPUT_PREFIX, OUTPUT_PREFIX = "GLSLShader_input", "GLSLShader_output"
+# The default that /object_info of ComfyUI declares, which clients compare.
 COPY = """#version 300 es
 precision highp float;
 
