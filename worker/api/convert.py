@@ -13,6 +13,7 @@ from darkroom.worker.api.workflow_bodies import ENGINE_WAIT_SECONDS, FIELD, body
 from darkroom.worker.errors import EngineUnreachable
 from darkroom.worker.json.values import JsonObject
 from darkroom.worker.prompts.page_workflow import as_prompt
+from darkroom.worker.prompts.rules import PromptRules
 
 router = APIRouter(tags=["generate"])
 
@@ -32,10 +33,15 @@ async def convert(request: Request) -> Response:
 
 async def _converted(services: Services, body: JsonObject, size_bytes: int) -> JsonObject:
     """Return the prompt of a body. Raises RequestRejected, EngineUnreachable."""
-    workflow = await checked_workflow(services, body, size_bytes)
+    workflow = await checked_workflow(services.requests, body, size_bytes)
     engine = await services.engines.pool.any_known_within(ENGINE_WAIT_SECONDS)
     try:
         object_info = await engine.known_object_info()
     except EngineUnreachable:
         raise services.engines.pool.no_engine() from None
-    return {FIELD: await as_prompt(workflow, object_info, services.requests.prompt_rules)}
+    return await converted(workflow, object_info, services.requests.prompt_rules)
+
+
+async def converted(workflow: JsonObject, object_info: JsonObject, rules: PromptRules) -> JsonObject:
+    """Return the reply with a workflow's prompt. Raises RequestRejected."""
+    return {FIELD: await as_prompt(workflow, object_info, rules)}

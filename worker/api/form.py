@@ -14,6 +14,7 @@ from darkroom.worker.concurrency.off_loop import off_loop
 from darkroom.worker.errors import EngineUnreachable
 from darkroom.worker.json.values import JsonObject
 from darkroom.worker.prompts.page_workflow import app_mode_of, as_prompt
+from darkroom.worker.prompts.rules import PromptRules
 from darkroom.worker.prompts.workflows.form import form_of
 
 router = APIRouter(tags=["generate"])
@@ -37,13 +38,17 @@ async def form(request: Request) -> Response:
 
 async def _formed(services: Services, body: JsonObject, size_bytes: int) -> JsonObject:
     """Return the form of a body's workflow. Raises RequestRejected, EngineUnreachable."""
-    workflow = await checked_workflow(services, body, size_bytes)
+    workflow = await checked_workflow(services.requests, body, size_bytes)
     engine = await services.engines.pool.any_known_within(ENGINE_WAIT_SECONDS)
     try:
         object_info = await engine.known_object_info()
     except EngineUnreachable:
         raise services.engines.pool.no_engine() from None
-    rules = services.requests.prompt_rules
+    return await formed(workflow, object_info, services.requests.prompt_rules)
+
+
+async def formed(workflow: JsonObject, object_info: JsonObject, rules: PromptRules) -> JsonObject:
+    """Return the reply with a workflow's prompt and fields. Raises RequestRejected."""
     prompt = await as_prompt(workflow, object_info, rules)
     named = (await app_mode_of(workflow, object_info, rules)).inputs
     made = await off_loop(True, form_of, prompt, object_info, named)

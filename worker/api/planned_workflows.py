@@ -20,7 +20,7 @@ async def workflow_to_plan(services: Services, engine: EngineClient, body: JsonO
     given = object_at(body, "input")
     name = given.get("modifier")
     if not isinstance(name, str) or not name:
-        return await checked_workflow(services, body, size_bytes)
+        return await checked_workflow(services.requests, body, size_bytes)
     asked = GenerateInput(modifier=name, modifications=dict(object_at(given, "modifications")))
     defaults = await defaults_of(services.requests, asked, engine, await engine.known_object_info())
     prompt: JsonObject = build_prompt(services.requests, asked, defaults)

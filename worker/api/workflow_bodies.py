@@ -69,10 +69,10 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, Answer]) -
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def checked_workflow(services: Services, body: JsonObject, size_bytes: int) -> JsonObject:
+async def checked_workflow(requests: RequestServices, body: JsonObject, size_bytes: int) -> JsonObject:
     """Return the workflow of a body within the limits of size. Raises RequestRejected."""
-    workflow = await workflow_of(services.requests, body)
-    await services.requests.prompt_rules.check_size(workflow, size_bytes)
+    workflow = await workflow_of(requests, body)
+    await requests.prompt_rules.check_size(workflow, size_bytes)
     return workflow
 
 

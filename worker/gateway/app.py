@@ -20,7 +20,7 @@ from darkroom.worker.api.request_metrics import RequestMetrics
 from darkroom.worker.api.results import refuse
 from darkroom.worker.api.schemas import problem_of
 from darkroom.worker.errors import RequestRejected, RouteNotFound, WorkerError
-from darkroom.worker.gateway import probes
+from darkroom.worker.gateway import probes, workflow_routes
 from darkroom.worker.gateway import worker_routes as workers
 from darkroom.worker.gateway.counted import count_request
 from darkroom.worker.gateway.routes import GatewayServices, has_envelope, router
@@ -48,6 +48,7 @@ def create_gateway_app(services: GatewayServices, *, has_access_log: bool = Fals
     routes = [
         *probes.router.routes,
         *router.routes,
+        *workflow_routes.router.routes,
         *workers.router.routes,
         *workers.token_router.routes,
         *(route for dialect in services.dialects for route in dialect.routes),
@@ -59,6 +60,7 @@ def create_gateway_app(services: GatewayServices, *, has_access_log: bool = Fals
         app.add_middleware(AccessLog)
     app.add_middleware(RequestMetrics, metrics=services.requests.http_metrics)
     app.include_router(probes.router)
+    app.include_router(workflow_routes.router)
     app.include_router(workers.router)
     app.include_router(workers.token_router)
     for counted in (router, *services.dialects):

@@ -179,12 +179,16 @@ async def test_the_work_is_for_operators_where_metrics_are(broker: RedisServer, 
 async def test_bad_requests_are_refused_by_the_node_lists_of_the_fleet(
     tmp_path: Path, engine: FakeEngine, broker: RedisServer, gateway: httpx.AsyncClient
 ) -> None:
+    assert (await gateway.post("/convert", json=draw())).status_code == 503, "no nodes are known before the first worker"
     async with worker(tmp_path / "worker", engine, broker):
 
         async def is_announced() -> bool:
             return bool((await gateway.get("/queue-info")).json()["workers"])
 
         await until(is_announced)
+        assert (await gateway.post("/convert", json=draw("a fox"))).json() == {"workflow_json": draw("a fox")}
+        form = (await gateway.post("/form", json={"workflow_json": draw("a fox")})).json()
+        assert {field["target"] for field in form["fields"]} == {"1.text", "1.size"}
         wrong = await gateway.post("/generate", json=body("wrong", {"1": {"class_type": "NoSuchNode", "inputs": {}}}))
         assert wrong.status_code == 422
         assert wrong.json()["error"]["problems"][0]["class_type"] == "NoSuchNode"
