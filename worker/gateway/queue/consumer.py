@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import sqlalchemy as sa
+import structlog
 
 from darkroom.worker.gateway.queue.queue import DatabaseQueue
 from darkroom.worker.sources.broker import Delivery
@@ -18,6 +19,8 @@ WAIT_SECONDS: Final = 20.0
 
 MAX_TAKEN_BYTES: Final = 32 * 1024 * 1024
 """Bytes of the bodies that are taken at a time; the first may be larger."""
+
+log = structlog.get_logger("gateway")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +131,23 @@ class DatabaseBroker:
             statements = self._queue.statements
             return statements.take(connection, self._holder, most, self._lease_ms, models, MAX_TAKEN_BYTES)
 
-        rows = await self._queue.single(take)
+        rows = [row for row in await self._queue.single(take) if _has_body(row)]
         for row in rows:
             self._queue.note_taken(row.job_id, is_cancelled=bool(row.is_cancelled))
         return [self._delivery(row) for row in rows]
 
     def _delivery(self, row: sa.Row[Any]) -> Delivery:
-        content = row.content or b""
+        content = row.content
         receipt = Receipt(row.job_id, row.num_deliveries, self._holder)
         queued_ms = round(time.time() * 1000) - row.waited_ms
         return Delivery(
             row.job_id, content.encode() if isinstance(content, str) else bytes(content), receipt.text,
             row.num_deliveries, row.owner, queued_ms, row.asked_id,
         )  # fmt: skip
+
+
+def _has_body(row: sa.Row[Any]) -> bool:
+    """Return False for a job whose row is gone from the table of jobs. It is nobody's until its lease runs out."""
+    if row.content is None:
+        log.error("queued job has no body", job=row.job_id)
+    return row.content is not None

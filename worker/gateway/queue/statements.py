@@ -54,7 +54,7 @@ class QueueStatements(Protocol):
     ) -> Sequence[sa.Row[Any]]:
         """Lease up to `most` jobs; after the first only as many as have `most_bytes` together.
 
-        Rows have `waited_ms` and `content`, the body.
+        Rows have `waited_ms` and `content`, the body; None of a job that is in the queue alone.
         """
         ...
 
@@ -72,9 +72,7 @@ class PostgresStatements:
         ":channel, :wake)"
     )
     _take = sa.text(
-        f"SELECT taken.*, {NOW_POSTGRES} - taken.queued_ms AS waited_ms, coalesce(taken.body, convert_to("
-        "(SELECT prompt FROM jobs WHERE jobs.number = taken.number AND jobs.queued_ms = taken.stored_ms), 'UTF8')) "
-        "AS content "
+        f"SELECT taken.*, {NOW_POSTGRES} - taken.queued_ms AS waited_ms, taken.body AS content "
         "FROM queue_take(:holder, :most, :lease_ms, :patience_ms, :models, :most_bytes) AS taken"
     )
     _free = sa.text("SELECT model FROM queue_free(:most)")

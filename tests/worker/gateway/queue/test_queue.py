@@ -23,6 +23,7 @@ from darkroom.worker.gateway.queue.consumer import DatabaseBroker
 from darkroom.worker.gateway.queue.queue import DatabaseQueue
 from darkroom.worker.settings.database import DatabaseConfig
 from darkroom.worker.sources.broker import Delivery
+from darkroom.worker.storage.database import JOBS, whole_row
 from darkroom.worker.storage.job import Job, JobRequest, JobState, JobTimes, Stage
 from tests.worker.postgres_server import PostgresServer
 from tests.worker.running_front import until
@@ -319,6 +320,42 @@ async def test_claims_at_the_same_time_never_give_a_job_twice(postgres: Postgres
     found.extend(await ids(workers[0], 40))  # what two of them had locked at a moment
     assert sorted(found, key=int) == [str(number) for number in range(40)]
     await place.close()
+
+
+async def test_a_job_that_is_queued_while_a_worker_takes_comes_with_its_body(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    place = Place(postgres.config(postgres.new_database()), tmp_path)
+    records, queue = await place.gateway()
+    taking: list[asyncio.Task[list[Delivery]]] = []
+    loop, job = asyncio.get_running_loop(), a_job("one")
+    job.number = 7
+
+    def begin_taking() -> None:
+        taking.append(asyncio.create_task(taken(worker_of(queue))))
+
+    def insert(connection: sa.Connection) -> None:
+        connection.execute(sa.text("LOCK TABLE queue IN EXCLUSIVE MODE"))
+        loop.call_soon_threadsafe(begin_taking)
+        blocked = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = CAST('queue' AS regclass)")
+        while not connection.execute(blocked).scalar():
+            pass
+        connection.execute(sa.insert(JOBS).values(whole_row(job)))
+        adder(queue, "", None)(connection, job)
+
+    await records.run(insert)
+    (held,) = await taking[0]
+    assert json.loads(held.body) == job.prompt
+    await place.close()
+
+
+async def test_a_job_without_a_body_goes_to_nobody(place: Place) -> None:
+    records, queue = await place.gateway()
+    job = a_job("one")
+    await records.insert(job, None, adder(queue, "", None))
+    await records.delete(job)
+    await queue.put("two", b"")
+    assert [one.body for one in await taken(worker_of(queue), 2)] == [b""]
 
 
 def _is(condition: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:

@@ -4,6 +4,7 @@
 next waiting job, or the one after the last waiting job of its own key. Functions do what takes several looks, on the
 server, with the indexes whatever the planner believes of a table that was empty a moment ago. `queue_depths` has the
 number of jobs by priority and model in parts, one for a session, so that sessions hardly ever wait for each other.
+`queue_take` reads bodies itself: the statement that calls it has an older view, in which a job that it finds may not be.
 
 PostgreSQL has the tables in the schemas of gateways; in SQLite they stay empty in the files of workers.
 
@@ -82,6 +83,11 @@ BEGIN
     END IF;
     UPDATE queue SET holder = new_holder, lease_until_ms = now_ms + lease_ms, num_deliveries = num_deliveries + 1
     WHERE position = chosen.position RETURNING * INTO chosen;
+    IF chosen.body IS NULL THEN
+      chosen.body := convert_to(
+        (SELECT prompt FROM jobs WHERE jobs.number = chosen.number AND jobs.queued_ms = chosen.stored_ms), 'UTF8'
+      );
+    END IF;
     RETURN NEXT chosen;
   END LOOP;
 END $$
