@@ -14,6 +14,7 @@ from darkroom.worker.api.busy import busy
 from darkroom.worker.app.serve_gateway import build_services
 from darkroom.worker.gateway.app import create_gateway_app
 from darkroom.worker.gateway.routes import GatewayServices
+from darkroom.worker.gateway.workers.receipts import GivenJob
 from darkroom.worker.guard.listener.connections import ConnectionTable
 from darkroom.worker.settings.environment import load_settings
 from darkroom.worker.sources.broker import Producer
@@ -68,6 +69,11 @@ class LocalGateway:
             made = await http.post("/api/v1/worker-tokens", json={"name": name})
             assert made.status_code == 201, made.text
             self.token = made.json()["token"]
+
+    async def sealed(self, worker: str, job_id: str, receipt: str) -> str:
+        """Return a receipt of a broker as this gateway gives it to a worker."""
+        assert self._services is not None, "it is started"
+        return (await self._services.desk._sealer()).sealed(worker, GivenJob(job_id, receipt))
 
     def client(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(base_url=self.url, timeout=60, trust_env=False)

@@ -18,12 +18,18 @@ from darkroom.worker.integrations.gateway.http_broker import HttpBroker
 from darkroom.worker.integrations.nats.jetstream import NatsBroker
 from darkroom.worker.integrations.redis.streams import RedisBroker
 from darkroom.worker.settings.broker import BrokerConfig
-from darkroom.worker.sources.broker import Producer
+from darkroom.worker.sources.broker import Delivery, Producer
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.gateway.running_gateway import LocalGateway
 from tests.worker.running_front import until
 from tests.worker.sources.brokers import LEASE_SECONDS, ProducingBroker, Server, body, received, result, worker
 from tests.worker.sources.servers import nats_server, redis_server
+
+RECEIPTS = {
+    "redis": '["jobs:normal", "1-1", "first", "two"]', "nats": '["two", "$JS.ACK.jobs.1"]',
+    "database": '["database", "two", 1, "first"]', "gateway": "WyJ0d28iXQ==.5e1f", "none": "7",
+}  # fmt: skip
+"""Receipts as a worker may have them from before its broker was changed, by what gave them."""
 
 CONSUMERS_SIDE = ("connect", "receive", "renew", "finish", "bury", "give_back", "cancelled")
 
@@ -308,3 +314,22 @@ async def test_a_job_that_is_given_back_is_delivered_at_once_and_not_counted(
     assert await first.give_back(held.receipt)
     again = await received(second)
     assert (again.job_id, again.num_deliveries) == ("urgent", 1)
+
+
+async def test_receipts_of_the_broker_before_end_no_lease_and_their_results_count(
+    kind: Kind, pair: tuple[ProducingBroker, ProducingBroker], request: pytest.FixtureRequest
+) -> None:
+    first, _second = pair
+    name = request.node.callspec.params["kind"]
+    own = {"gateway": "redis", "postgresql": "database", "sqlite": "database"}.get(name, name)
+    foreign = [receipt for of, receipt in RECEIPTS.items() if of != own]
+    if isinstance(kind.server, LocalGateway):
+        foreign = [await kind.server.sealed("workers.first", "two", receipt) for receipt in foreign]
+    await first.put("one", b"{}")
+    held = await received(first)
+    assert await first.renew([held.receipt, *foreign]) == {held.receipt}
+    assert [await first.give_back(receipt) for receipt in foreign] == [True] * len(foreign)
+    await first.put("two", b"{}")
+    await first.finish("two", foreign[0], b'"before"')
+    await first.bury(Delivery("two", b"{}", foreign[1]), "why", b'{"status": "failed"}')
+    assert await first.result("two") == b'"before"' and await first.renew([held.receipt]) == {held.receipt}

@@ -12,8 +12,10 @@ import sqlalchemy as sa
 import structlog
 
 from darkroom.worker.gateway.queue.queue import DatabaseQueue
+from darkroom.worker.json.values import WRONG_SHAPE
 from darkroom.worker.sources.broker import Delivery
 
+KIND: Final = "database"
 WAIT_SECONDS: Final = 20.0
 """Seconds between two looks of an idle worker that nobody wakes."""
 
@@ -25,7 +27,10 @@ log = structlog.get_logger("gateway")
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """A delivery: the job, its number of deliveries and the worker that has it."""
+    """A delivery: the job, its number of deliveries and the worker that has it.
+
+    As text it begins with KIND: a worker may hold receipts of the broker that its gateway had before, which are signed.
+    """
 
     job_id: str
     num_deliveries: int
@@ -33,11 +38,16 @@ class Receipt:
 
     @property
     def text(self) -> str:
-        return json.dumps([self.job_id, self.num_deliveries, self.holder])
+        return json.dumps([KIND, self.job_id, self.num_deliveries, self.holder])
 
     @staticmethod
-    def of(text: str) -> Receipt:
-        return Receipt(*json.loads(text))
+    def of(text: str) -> Receipt | None:
+        """Return a receipt of this queue, None for that of a broker."""
+        try:
+            kind, *fields = json.loads(text)
+            return Receipt(*fields) if kind == KIND else None
+        except WRONG_SHAPE:
+            return None
 
 
 class DatabaseBroker:
@@ -62,7 +72,7 @@ class DatabaseBroker:
         return found
 
     async def renew(self, receipts: Collection[str]) -> set[str]:
-        given = {text: Receipt.of(text) for text in receipts}
+        given = {text: receipt for text in receipts if (receipt := Receipt.of(text)) is not None}
         if not given:
             return set()
         ours: set[str] = set()
@@ -85,13 +95,16 @@ class DatabaseBroker:
         return ours
 
     async def finish(self, job_id: str, receipt: str, result: bytes) -> None:
-        await self._queue.finish(Receipt.of(receipt).job_id, result)
+        del receipt  # the first result counts, whoever has the job by now
+        await self._queue.finish(job_id, result)
 
     async def bury(self, delivery: Delivery, reason: str, result: bytes) -> None:
-        await self._queue.bury(Receipt.of(delivery.receipt).job_id, delivery.body, reason, result)
+        await self._queue.bury(delivery.job_id, delivery.body, reason, result)
 
     async def give_back(self, receipt: str) -> bool:
         held = Receipt.of(receipt)
+        if held is None:  # of a broker: the job is not this worker's here
+            return True
         values = {"job_id": held.job_id, "num": held.num_deliveries, "holder": held.holder}
 
         def give(connection: sa.Connection) -> tuple[list[str], bool]:

@@ -36,7 +36,7 @@ from nats.js.errors import NotFoundError as NotThere
 from nats.js.kv import KeyValue
 
 from darkroom.worker.guard.network_errors import cause_of
-from darkroom.worker.integrations.nats.leases import Lease, key_of
+from darkroom.worker.integrations.nats.leases import Lease, key_of, parts_of
 from darkroom.worker.integrations.nats.result_sizes import ResultSizes
 from darkroom.worker.settings.broker import BrokerConfig
 from darkroom.worker.sources.broker import FLEET_SECONDS, BrokerUnreachable, Delivery, JobTooLarge, News, StreamDepth
@@ -148,9 +148,9 @@ class NatsBroker:
 
     async def renew(self, receipts: Collection[str]) -> set[str]:
         ours = set()
+        given = {receipt: parts for receipt in receipts if (parts := parts_of(receipt)) is not None}
         async with self._reached() as opened:
-            for receipt in receipts:
-                job_id, reply = json.loads(receipt)
+            for receipt, (job_id, reply) in given.items():
                 stored = await _value(opened.buckets["leases"], job_id)
                 if stored is None:  # the server has lost it, or it has ended
                     is_ours = await _value(opened.buckets["results"], job_id) is None
@@ -167,8 +167,9 @@ class NatsBroker:
             with contextlib.suppress(KeyWrongLastSequenceError):  # the first one stays
                 whole = fitted_result(result, self._connected.max_payload - OVERHEAD_BYTES)
                 await opened.buckets["results"].create(key_of(job_id), whole)
-            with contextlib.suppress(NoRespondersError):  # the server has lost the message
-                await self._connected.request(json.loads(receipt)[1], b"+ACK", timeout=REPLY_SECONDS)
+            if (parts := parts_of(receipt)) is not None:
+                with contextlib.suppress(NoRespondersError):  # the server has lost the message
+                    await self._connected.request(parts[1], b"+ACK", timeout=REPLY_SECONDS)
             await opened.buckets["leases"].purge(key_of(job_id))
 
     async def bury(self, delivery: Delivery, reason: str, result: bytes) -> None:
@@ -179,7 +180,10 @@ class NatsBroker:
         await self.finish(delivery.job_id, delivery.receipt, result)
 
     async def give_back(self, receipt: str) -> bool:
-        job_id, reply = json.loads(receipt)
+        parts = parts_of(receipt)
+        if parts is None:
+            return True
+        job_id, reply = parts
         async with self._reached() as opened:
             stored = await _value(opened.buckets["leases"], job_id)
             if stored is None:

@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Final
 
+from darkroom.worker.json.values import WRONG_SHAPE
+
+ACKNOWLEDGED: Final = "$JS.ACK."
 PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}(?<!\.)")
 
 
@@ -24,6 +27,15 @@ class Lease:
 
     def as_bytes(self) -> bytes:
         return json.dumps(asdict(self)).encode()
+
+
+def parts_of(receipt: str) -> tuple[str, str] | None:
+    """Return the job's id and the reply subject of a receipt, None for that of another broker."""
+    try:
+        job_id, reply = json.loads(receipt)
+        return (str(job_id), reply) if reply.startswith(ACKNOWLEDGED) else None
+    except WRONG_SHAPE:
+        return None
 
 
 def key_of(job_id: str) -> str:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from redis.exceptions import ResponseError
+
+from darkroom.worker.json.values import WRONG_SHAPE
+
+STREAMS: Final = "jobs:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +28,13 @@ class Receipt:
         return json.dumps([self.suffix, self.entry, self.consumer, self.job_id])
 
     @staticmethod
-    def of(text: str) -> Receipt:
-        return Receipt(*json.loads(text))
+    def of(text: str) -> Receipt | None:
+        """Return a receipt of this broker, None for that of another one, which a worker may have from before."""
+        try:
+            fields = json.loads(text)
+            return Receipt(*fields) if fields[0].startswith(STREAMS) else None
+        except WRONG_SHAPE:
+            return None
 
 
 def text_of(fields: Mapping[bytes, bytes], name: bytes) -> str:

@@ -91,8 +91,8 @@ class RedisBroker:
         ours: set[str] = set()
         by_stream: dict[tuple[str, str], dict[str, Receipt]] = {}
         for text in receipts:
-            receipt = Receipt.of(text)
-            by_stream.setdefault((receipt.suffix, receipt.consumer), {})[receipt.entry] = receipt
+            if (receipt := Receipt.of(text)) is not None:
+                by_stream.setdefault((receipt.suffix, receipt.consumer), {})[receipt.entry] = receipt
         with self._translated():
             for (suffix, consumer), entries in by_stream.items():
                 keys = [suffix, *(f"result:{receipt.job_id}" for receipt in entries.values())]
@@ -102,12 +102,18 @@ class RedisBroker:
 
     async def finish(self, job_id: str, receipt: str, result: bytes) -> None:
         held = Receipt.of(receipt)
+        if held is None:
+            await self.settle(job_id, result)
+            return
         with self._translated():
             keys = [held.suffix, f"result:{job_id}", "streams", "waiting"]
             await self._run(redis_scripts.FINISH, keys, GROUP, held.entry, result, self._result_seconds, held.suffix)
 
     async def bury(self, delivery: Delivery, reason: str, result: bytes) -> None:
         held = Receipt.of(delivery.receipt)
+        if held is None:
+            await self.settle(delivery.job_id, result)
+            return
         keys = [held.suffix, f"result:{delivery.job_id}", "streams", "waiting", "dead"]
         with self._translated():
             await self._run(
@@ -117,6 +123,8 @@ class RedisBroker:
 
     async def give_back(self, receipt: str) -> bool:
         held = Receipt.of(receipt)
+        if held is None:
+            return True
         keys = [held.suffix, f"result:{held.job_id}", "wake", "given-back"]
         with self._translated():
             arguments = GROUP, held.consumer, held.entry, FOREVER_IDLE_MILLISECONDS, held.suffix

@@ -25,6 +25,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import get_session
 
 from darkroom.worker.guard.network_errors import cause_of
+from darkroom.worker.json.values import WRONG_SHAPE
 from darkroom.worker.settings.broker import BrokerConfig
 from darkroom.worker.sources.broker import BrokerUnreachable, Delivery
 from darkroom.worker.sources.message_size import fitted_result
@@ -259,4 +260,8 @@ def _delivery(message: Mapping[str, Any], server_ahead_ms: int) -> Delivery:
 
 
 def _handle(receipt: str) -> str:
-    return str(json.loads(receipt)[1])
+    """Return the server's part of a receipt. Raises _Gone for that of another broker."""
+    try:
+        return str(json.loads(receipt)[1])
+    except WRONG_SHAPE:
+        raise _Gone from None

@@ -19,7 +19,7 @@ from darkroom.worker.gateway.database import GatewayDatabase
 from darkroom.worker.gateway.job_ledger import JobLedger, adder, adopt
 from darkroom.worker.gateway.job_records import JobRecords, broker_id, number_of
 from darkroom.worker.gateway.queue import consumer
-from darkroom.worker.gateway.queue.consumer import DatabaseBroker
+from darkroom.worker.gateway.queue.consumer import DatabaseBroker, Receipt
 from darkroom.worker.gateway.queue.queue import DatabaseQueue
 from darkroom.worker.settings.database import DatabaseConfig
 from darkroom.worker.sources.broker import Delivery
@@ -200,7 +200,8 @@ async def test_a_lease_that_runs_out_is_free_again_and_may_be_renewed_until_anot
     assert again.num_deliveries == 2 and await short.renew([held.receipt]) == set()
     await other.finish("one", again.receipt, b"{}")
     assert await other.renew([again.receipt]) == set() and await queue.depth() == 0
-    assert await other.renew(['["lost", 1, "other"]']) == {'["lost", 1, "other"]'}, "the database has lost it"
+    lost = Receipt("lost", 1, "other").text
+    assert await other.renew([lost]) == {lost}, "the database has lost it"
 
 
 async def test_a_job_of_the_ledger_is_queued_and_ended_with_its_row(place: Place) -> None:

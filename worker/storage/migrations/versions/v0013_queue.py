@@ -4,7 +4,7 @@
 next waiting job, or the one after the last waiting job of its own key. Functions do what takes several looks, on the
 server, with the indexes whatever the planner believes of a table that was empty a moment ago. `queue_depths` has the
 number of jobs by priority and model in parts, one for a session, so that sessions hardly ever wait for each other.
-`queue_take` reads bodies itself: the statement that calls it has an older view, in which a job that it finds may not be.
+`queue_take` reads bodies itself: the statement that calls it has an older view, which may lack a job that it finds.
 
 PostgreSQL has the tables in the schemas of gateways; in SQLite they stay empty in the files of workers.
 
