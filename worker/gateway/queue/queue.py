@@ -38,6 +38,7 @@ WAKE, CANCEL, EVENT = "wake", "cancel", "event"
 LONGEST_LOOK_SECONDS: Final = 3.0
 LEAST_LOOK_SECONDS: Final = 0.2
 MOST_OWNERS: Final = 1000  # that are counted where many keys wait
+MOST_OWN: Final = 10_000  # jobs that are counted of one key
 MAX_NOTED: Final = 50_000  # jobs whose cancellation would be heard of
 
 Answer = TypeVar("Answer")
@@ -199,9 +200,9 @@ class DatabaseQueue:
 
         `num_held` of those that workers hold count at most.
         """
-        values = {"rank": rank_of(priority), "owner": owner, "most_owners": MOST_OWNERS}
+        values = {"rank": rank_of(priority), "owner": owner, "most_owners": MOST_OWNERS, "most_own": MOST_OWN}
         row = await self.single(lambda connection: connection.execute(self.shared.before, values).one())
-        num_own = 0 if row.last_turn is None else int(row.last_turn - row.first_turn) + 1
+        num_own = int(row.num_own)
         return int(row.higher) + min(int(row.same), num_held + num_own + int(row.num_others) * (num_own + 1))
 
     # what consumers share
@@ -260,6 +261,7 @@ class DatabaseQueue:
         def forget(connection: sa.Connection) -> None:
             for statement in self.shared.forget:
                 connection.execute(statement, {"kept_ms": int(self._result_seconds * 1000)})
+            connection.execute(self.shared.forget_turns)
 
         await self.run(forget)
 

@@ -97,15 +97,15 @@ class SqliteStatements:
     """Statements for SQLite, in the transaction of the caller."""
 
     now = NOW_SQLITE
-    _first = "(SELECT turn FROM queue WHERE holder IS NULL AND rank = {rank} ORDER BY rank, turn, position LIMIT 1)"
-    _last = (
-        "(SELECT turn + 1 FROM queue WHERE holder IS NULL AND rank = :rank AND owner = :owner "
-        "ORDER BY rank DESC, owner DESC, turn DESC LIMIT 1)"
+    _turn = sa.text(
+        "INSERT INTO queue_turns (rank, owner, turn) "
+        "VALUES (:rank, :owner, coalesce((SELECT max(turn) FROM queue_served WHERE rank = :rank), 0)) "
+        "ON CONFLICT (rank, owner) DO UPDATE SET turn = max(excluded.turn, turn + 1) RETURNING turn"
     )
     _put = sa.text(
         "INSERT INTO queue (job_id, rank, turn, owner, model, asked_id, body, number, stored_ms, num_bytes, queued_ms) "
-        f"VALUES (:job_id, :rank, max(coalesce({_first.format(rank=':rank')}, 0), coalesce({_last}, 0)), :owner, "
-        f":model, :asked_id, :body, :number, :stored_ms, :num_bytes, {NOW_SQLITE}) ON CONFLICT (job_id) DO NOTHING"
+        "VALUES (:job_id, :rank, :turn, :owner, :model, :asked_id, :body, :number, :stored_ms, :num_bytes, "
+        f"{NOW_SQLITE}) ON CONFLICT (job_id) DO NOTHING"
     )
     _columns = "position, turn, rank, owner, model, num_bytes"
     _head = sa.text(f"SELECT {_columns} FROM queue WHERE holder IS NULL ORDER BY rank, turn, position LIMIT 1")
@@ -119,21 +119,25 @@ class SqliteStatements:
     )
     _delay = sa.text("UPDATE queue SET turn = :turn WHERE position = :position")
     _hold = sa.text(
-        f"UPDATE queue SET holder = :holder, lease_until_ms = {NOW_SQLITE} + :lease_ms, "
+        f"UPDATE queue SET holder = :holder, lease_until_ms = {NOW_SQLITE} + :lease_ms, turn = :turn, "
         "num_deliveries = num_deliveries + 1 WHERE position = :position"
+    )
+    _serve = sa.text(
+        "INSERT INTO queue_served (rank, slot, turn) VALUES (:rank, 0, :turn) "
+        "ON CONFLICT (rank, slot) DO UPDATE SET turn = max(turn, excluded.turn)"
     )
     _taken = sa.text(
         f"SELECT taken.*, {NOW_SQLITE} - taken.queued_ms AS waited_ms, coalesce(taken.body, (SELECT prompt FROM jobs "
         "WHERE jobs.number = taken.number)) AS content FROM queue AS taken WHERE position = :position"
     )
     _free = sa.text(
-        "UPDATE queue SET holder = NULL, lease_until_ms = NULL, turn = coalesce((SELECT waiting.turn FROM queue AS "
-        "waiting WHERE waiting.holder IS NULL AND waiting.rank = queue.rank ORDER BY waiting.rank, waiting.turn, "
-        f"waiting.position LIMIT 1), 0) WHERE holder IS NOT NULL AND lease_until_ms < {NOW_SQLITE} RETURNING model"
+        "UPDATE queue SET holder = NULL, lease_until_ms = NULL "
+        f"WHERE holder IS NOT NULL AND lease_until_ms < {NOW_SQLITE} RETURNING model"
     )
 
     def put(self, connection: sa.Connection, job: NewJob, channel: str, wake: str | None) -> bool:
-        return connection.execute(self._put, _values(job)).rowcount > 0
+        turn = connection.execute(self._turn, {"rank": job.rank, "owner": job.owner}).scalar()
+        return connection.execute(self._put, {**_values(job), "turn": turn}).rowcount > 0
 
     def take(
         self, connection: sa.Connection, holder: str, most: int, lease_ms: int, models: Sequence[str], most_bytes: int
@@ -152,7 +156,8 @@ class SqliteStatements:
             if chosen.position != head.position:
                 connection.execute(self._delay, {"turn": chosen.turn, "position": head.position})
             at = {"position": chosen.position}
-            connection.execute(self._hold, {"holder": holder, "lease_ms": lease_ms, **at})
+            connection.execute(self._serve, {"rank": head.rank, "turn": head.turn})
+            connection.execute(self._hold, {"holder": holder, "lease_ms": lease_ms, "turn": head.turn, **at})
             found.append(connection.execute(self._taken, at).one())
         return found
 
@@ -175,16 +180,14 @@ class SharedStatements:
 
     def __init__(self, now: str) -> None:
         is_held = "job_id = :job_id AND num_deliveries = :num AND holder = :holder"
-        first = "(SELECT turn FROM queue AS first WHERE first.holder IS NULL AND first.rank = queue.rank {order})"
-        order = "ORDER BY first.rank, first.turn, first.position LIMIT 1"
         self.find = _of_jobs("SELECT job_id, holder, num_deliveries, is_cancelled FROM queue WHERE job_id IN :job_ids")
         self.renew = _of_jobs(
             f"UPDATE queue SET lease_until_ms = {now} + :lease_ms, holder = :holder WHERE job_id IN :job_ids AND "
             "job_id || '/' || num_deliveries IN :held AND (holder = :holder OR holder IS NULL) RETURNING job_id"
         ).bindparams(sa.bindparam("held", expanding=True))
         self.give_back = sa.text(
-            "UPDATE queue SET holder = NULL, lease_until_ms = NULL, num_deliveries = num_deliveries - 1, "
-            f"turn = coalesce({first.format(order=order)}, 0) WHERE {is_held} RETURNING model"
+            "UPDATE queue SET holder = NULL, lease_until_ms = NULL, num_deliveries = num_deliveries - 1 "
+            f"WHERE {is_held} RETURNING model"
         )
         self.remove = sa.text("DELETE FROM queue WHERE job_id = :job_id")
         self.cancel = sa.text("UPDATE queue SET is_cancelled = :yes WHERE job_id = :job_id")
@@ -198,8 +201,7 @@ class SharedStatements:
             "FROM owners WHERE owner IS NOT NULL AND place < :most_owners) "
             "SELECT (SELECT coalesce(sum(num), 0) FROM queue_depths WHERE rank < :rank) AS higher, "
             "(SELECT coalesce(sum(num), 0) FROM queue_depths WHERE rank = :rank) AS same, "
-            f"(SELECT turn {waits} ORDER BY rank, turn, position LIMIT 1) AS first_turn, "
-            f"(SELECT turn {waits} AND owner = :owner ORDER BY rank DESC, owner DESC, turn DESC LIMIT 1) AS last_turn, "
+            f"(SELECT count(*) FROM (SELECT 1 {waits} AND owner = :owner LIMIT :most_own) AS own) AS num_own, "
             "(SELECT count(owner) FROM owners WHERE owner <> :owner) AS num_others"
         )
         self.add_result = sa.text(
@@ -226,6 +228,10 @@ class SharedStatements:
             f"WHERE at_ms >= {now} - :fresh_ms OR at_ms = (SELECT max(at_ms) FROM queue_workers)"
         )
         self.nodes = sa.text("SELECT packed FROM queue_nodes WHERE id = :id")
+        self.forget_turns = sa.text(
+            "DELETE FROM queue_turns WHERE turn < (SELECT max(turn) FROM queue_served AS served "
+            "WHERE served.rank = queue_turns.rank)"
+        )
         self.forget = tuple(
             sa.text(f"DELETE FROM {table} WHERE at_ms < {now} - :kept_ms {but}")
             for table, but in (

@@ -83,6 +83,18 @@ CREATE TABLE queue_results (
     at_ms BIGINT NOT NULL,
     PRIMARY KEY (job_id)
 );
+CREATE TABLE queue_served (
+    rank INTEGER NOT NULL,
+    slot INTEGER NOT NULL,
+    turn BIGINT NOT NULL,
+    PRIMARY KEY (rank, slot)
+);
+CREATE TABLE queue_turns (
+    rank INTEGER NOT NULL,
+    owner TEXT NOT NULL,
+    turn BIGINT NOT NULL,
+    PRIMARY KEY (rank, owner)
+);
 CREATE TABLE queue_workers (
     name TEXT NOT NULL,
     entry BLOB NOT NULL,

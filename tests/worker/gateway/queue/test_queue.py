@@ -21,6 +21,7 @@ from darkroom.worker.gateway.job_records import JobRecords, broker_id, number_of
 from darkroom.worker.gateway.queue import consumer
 from darkroom.worker.gateway.queue.consumer import DatabaseBroker, Receipt
 from darkroom.worker.gateway.queue.queue import DatabaseQueue
+from darkroom.worker.gateway.queue.statements import NewJob
 from darkroom.worker.settings.database import DatabaseConfig
 from darkroom.worker.sources.broker import Delivery
 from darkroom.worker.storage.database import JOBS, whole_row
@@ -101,7 +102,7 @@ async def test_keys_take_turns_within_a_priority_and_each_in_its_own_order(place
     await queue.put("urgent", b"{}", owner="alice", priority=1)
     await queue.put("idle", b"{}", owner="bob", priority=-1)
     order = [job_id for _ in range(8) for job_id in await ids(worker)]
-    assert order == ["urgent", "a2", "b0", "c0", "a3", "b1", "a4", "a5"]
+    assert order == ["urgent", "b0", "c0", "a2", "b1", "a3", "a4", "a5"]
     assert await ids(worker, 5) == ["idle"]
 
 
@@ -114,7 +115,50 @@ async def test_a_job_that_is_given_back_comes_first_and_leaves_its_key_no_more_t
     await worker.give_back(first[1].receipt)  # it waits again, before its key's next ones
     for number in range(3):
         await queue.put(f"b{number}", b"{}", owner="bob")
-    assert await ids(worker, 9) == ["a1", "a3", "b0", "b1", "b2"]
+    assert await ids(worker, 9) == ["a1", "b0", "a3", "b1", "b2"]
+
+
+async def test_a_key_with_many_jobs_has_its_turns_beside_keys_that_queue_their_next_job_once_one_is_served(
+    place: Place,
+) -> None:
+    _records, queue = await place.gateway()
+    worker, others = worker_of(queue), ("b", "c", "d", "")
+    for number in range(20):
+        await queue.put(f"a-{number}", b"{}", owner="a")
+    for name in others:
+        await queue.put(f"{name}-0", b"{}", owner=name)
+    served: list[str] = []
+    for number in range(50):
+        (held,) = await taken(worker)
+        served.append(held.owner)
+        await worker.finish(held.job_id, held.receipt, b"{}")
+        if held.owner != "a":
+            await queue.put(f"{held.owner}-next-{number}", b"{}", owner=held.owner)
+        if number == 25:
+            await queue.forget_old()
+    assert {served.count(name) for name in ("a", *others)} == {10}
+
+
+async def test_jobs_of_a_key_that_come_at_once_have_a_turn_each(place: Place) -> None:
+    _records, queue = await place.gateway()
+    await asyncio.gather(*(queue.put(f"a{number}", b"{}", owner="alice") for number in range(8)))
+    turns = await queue.run(lambda connection: connection.execute(sa.text("SELECT turn FROM queue")).scalars().all())
+    assert sorted(turns) == list(range(8))
+
+
+async def test_jobs_without_a_key_do_not_wait_for_each_other(postgres: PostgresServer, tmp_path: Path) -> None:
+    place = Place(postgres.config(postgres.new_database()), tmp_path)
+    _records, queue = await place.gateway()
+    await queue.put("0", b"{}")
+    loop = asyncio.get_running_loop()
+
+    def put(connection: sa.Connection) -> None:
+        queue.add(connection, NewJob("1", 1, "", "", "", 2, b"{}"), None)
+        asyncio.run_coroutine_threadsafe(queue.put("2", b"{}"), loop).result(timeout=30)
+
+    await queue.run(put)
+    assert sorted(await ids(worker_of(queue), 9)) == ["0", "1", "2"]
+    await place.close()
 
 
 async def test_jobs_of_models_that_the_worker_used_come_first_until_another_has_waited(

@@ -1,10 +1,13 @@
 """The queue of gateways in their own database: jobs that wait or that workers hold, and what workers announce.
 
-`turn` puts the jobs of a priority in order so that keys take turns (start-time fair queueing): a job's is that of the
-next waiting job, or the one after the last waiting job of its own key. Functions do what takes several looks, on the
-server, with the indexes whatever the planner believes of a table that was empty a moment ago. `queue_depths` has the
-number of jobs by priority and model in parts, one for a session, so that sessions hardly ever wait for each other.
-`queue_take` reads bodies itself: the statement that calls it has an older view, which may lack a job that it finds.
+`turn` puts the jobs of a priority in order so that keys take turns (start-time fair queueing, Goyal et al. 1996): a
+job's is the one that was served last (`queue_served`), or the one after the last of its own key (`queue_turns`),
+whichever is later. New jobs of a key wait for each other until they are stored, those without a key do not.
+
+Functions do what takes several looks, on the server, with the indexes whatever the planner believes of a table that was
+empty a moment ago. `queue_take` reads bodies itself: the statement that calls it has an older view, which may lack a
+job that it finds. `queue_depths` has the number of jobs by priority and model in parts, one for a session, so that
+sessions hardly ever wait for each other; so has `queue_served`.
 
 PostgreSQL has the tables in the schemas of gateways; in SQLite they stay empty in the files of workers.
 
@@ -27,7 +30,7 @@ SLOTS = 64
 INDEXES = "SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off"
 MADE = f"LANGUAGE plpgsql SET search_path FROM CURRENT {INDEXES} AS $$"
 NOW = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
-FIRST = "SELECT turn FROM queue WHERE holder IS NULL AND rank = {rank} ORDER BY rank, turn, position LIMIT 1"
+SERVED = "coalesce((SELECT max(turn) FROM queue_served WHERE rank = new_rank), 0)"
 
 PUT = f"""
 CREATE FUNCTION queue_put(
@@ -35,17 +38,22 @@ CREATE FUNCTION queue_put(
   new_stored_ms bigint, new_bytes bigint, channel text, wake text
 ) RETURNS boolean {MADE}
 DECLARE
-  first_turn bigint := ({FIRST.format(rank="new_rank")});
-  last_turn bigint := (
-    SELECT turn FROM queue WHERE holder IS NULL AND rank = new_rank AND owner = new_owner
-    ORDER BY rank DESC, owner DESC, turn DESC LIMIT 1
-  );
+  new_turn bigint;
 BEGIN
+  IF new_owner = '' THEN
+    SELECT greatest({SERVED}, held.turn + 1) INTO new_turn FROM queue_turns AS held
+    WHERE held.rank = new_rank AND held.owner = '' AND NOT EXISTS (
+      SELECT 1 FROM queue_turns WHERE rank = new_rank AND owner = '' FOR UPDATE SKIP LOCKED
+    );
+  END IF;
+  IF new_turn IS NULL THEN
+    INSERT INTO queue_turns AS held (rank, owner, turn) VALUES (new_rank, new_owner, {SERVED})
+    ON CONFLICT (rank, owner) DO UPDATE SET turn = greatest(excluded.turn, held.turn + 1) RETURNING turn INTO new_turn;
+  END IF;
   INSERT INTO queue
     (job_id, rank, turn, owner, model, asked_id, body, number, stored_ms, num_bytes, queued_ms)
   VALUES (
-    new_id, new_rank, greatest(first_turn, last_turn + 1, 0), new_owner, new_model, new_asked, new_body, new_number,
-    new_stored_ms, new_bytes, {NOW}
+    new_id, new_rank, new_turn, new_owner, new_model, new_asked, new_body, new_number, new_stored_ms, new_bytes, {NOW}
   ) ON CONFLICT (job_id) DO NOTHING;
   IF NOT FOUND THEN RETURN false; END IF;
   IF wake IS NOT NULL THEN PERFORM pg_notify(channel, wake); END IF;
@@ -81,7 +89,10 @@ BEGIN
     IF chosen.position <> head.position THEN
       UPDATE queue SET turn = chosen.turn WHERE position = head.position;
     END IF;
-    UPDATE queue SET holder = new_holder, lease_until_ms = now_ms + lease_ms, num_deliveries = num_deliveries + 1
+    INSERT INTO queue_served AS held (rank, slot, turn) VALUES (head.rank, pg_backend_pid() % {SLOTS}, head.turn)
+    ON CONFLICT (rank, slot) DO UPDATE SET turn = excluded.turn WHERE held.turn < excluded.turn;
+    UPDATE queue SET holder = new_holder, lease_until_ms = now_ms + lease_ms, num_deliveries = num_deliveries + 1,
+      turn = head.turn
     WHERE position = chosen.position RETURNING * INTO chosen;
     IF chosen.body IS NULL THEN
       chosen.body := convert_to(
@@ -102,9 +113,7 @@ BEGIN
     SELECT * FROM queue WHERE holder IS NOT NULL AND lease_until_ms < {NOW}
     ORDER BY lease_until_ms LIMIT most FOR UPDATE SKIP LOCKED
   LOOP
-    UPDATE queue SET holder = NULL, lease_until_ms = NULL,
-      turn = coalesce(({FIRST.format(rank="freed.rank")}), 0)
-    WHERE position = freed.position;
+    UPDATE queue SET holder = NULL, lease_until_ms = NULL WHERE position = freed.position;
     RETURN NEXT freed;
   END LOOP;
 END $$
@@ -188,6 +197,14 @@ def _make_rest(*, is_postgres: bool) -> None:
         sa.Column("model", sa.Text, primary_key=True),
         sa.Column("num", sa.BigInteger, nullable=False),
     )
+    for name, key in (("queue_turns", sa.Column("owner", sa.Text)), ("queue_served", sa.Column("slot", sa.Integer))):
+        op.create_table(
+            name,
+            sa.Column("rank", sa.Integer),
+            key,
+            sa.Column("turn", sa.BigInteger, nullable=False),
+            sa.PrimaryKeyConstraint("rank", key.name),
+        )
     op.create_table(
         "queue_results",
         sa.Column("job_id", sa.Text, primary_key=True),
@@ -233,7 +250,16 @@ def downgrade() -> None:
         op.execute("DROP TRIGGER queue_counted ON queue")
         for name in ("queue_put", "queue_take", "queue_free", "queue_counted"):
             op.execute(f"DROP FUNCTION {name}")
-    for name in ("queue", "queue_depths", "queue_results", "queue_dead", "queue_workers", "queue_nodes"):
+    for name in (
+        "queue",
+        "queue_depths",
+        "queue_turns",
+        "queue_served",
+        "queue_results",
+        "queue_dead",
+        "queue_workers",
+        "queue_nodes",
+    ):
         op.drop_table(name)
     if not is_postgres:
         op.drop_table("worker_tokens")
