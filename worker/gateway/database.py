@@ -26,6 +26,13 @@ SUFFIX: Final = "_gateway"
 FOLDER: Final = "gateway"
 FILE: Final = "gateway.db"
 
+LEFT: Final = ("08", "57P0", "25006")
+"""Beginnings of SQLSTATE: a connection that broke, a server that shuts down or starts, and one that is read-only, as
+the former one is after a failover."""
+
+CROSSED: Final = ("40P01", "40001")
+"""SQLSTATE of a transaction that was undone for others: a deadlock, and a serialization failure."""
+
 Answer = TypeVar("Answer")
 
 
@@ -87,7 +94,9 @@ class GatewayDatabase:
         is_single: bool = False,
         is_large: Callable[[Answer], bool] = lambda _answer: False,
     ) -> Answer:
-        """Call a function in a transaction on a thread, again if the pool had a connection of a server that is gone.
+        """Call a function in a transaction on a thread, again if its connection was of a server that is gone.
+
+        So is one that was undone because others waited for it and it for them.
 
         `is_probe`: on a thread of its own. `is_single`: the function makes one statement, which needs no transaction
         around it. `is_large`: whether a connection with this answer is closed, since its buffers stay as large as the
@@ -97,12 +106,12 @@ class GatewayDatabase:
         call = lambda: self._in_transaction(function, is_large, is_single=is_single)  # noqa: E731
         try:
             return await self._in_thread(call, threads)
-        except sa.exc.OperationalError as error:
-            if not error.connection_invalidated:
+        except sa.exc.DBAPIError as error:
+            if not (_is_gone(error) or _sqlstate(error) in CROSSED):
                 raise _unreachable(error) from None
         try:
             return await self._in_thread(call, threads)
-        except sa.exc.OperationalError as error:
+        except sa.exc.DBAPIError as error:
             raise _unreachable(error) from None
 
     async def with_engine(self, function: Callable[[sa.Engine], Answer]) -> Answer:
@@ -114,7 +123,7 @@ class GatewayDatabase:
 
         try:
             return await self._in_thread(call)
-        except sa.exc.OperationalError as error:
+        except sa.exc.DBAPIError as error:
             raise _unreachable(error) from None
 
     async def _in_thread(self, function: Callable[[], Answer], threads: ThreadPoolExecutor | None = None) -> Answer:
@@ -124,15 +133,20 @@ class GatewayDatabase:
         self, function: Callable[[sa.Connection], Answer], is_large: Callable[[Answer], bool], *, is_single: bool
     ) -> Answer:
         assert self._engine is not None, "the database is open"
-        with self._engine.connect() as connection:
-            if is_single and self.is_postgres:
-                connection.execution_options(isolation_level="AUTOCOMMIT")
-                answer = function(connection)
-            else:
-                with connection.begin():
+        try:
+            with self._engine.connect() as connection:
+                if is_single and self.is_postgres:
+                    connection.execution_options(isolation_level="AUTOCOMMIT")
                     answer = function(connection)
-            if is_large(answer):
-                connection.invalidate()
+                else:
+                    with connection.begin():
+                        answer = function(connection)
+                if is_large(answer):
+                    connection.invalidate()
+        except sa.exc.DBAPIError as error:
+            if _is_gone(error):  # as are the other connections of the pool
+                self._engine.dispose()
+            raise
         return answer
 
     # on the thread
@@ -176,6 +190,19 @@ def _begin_immediately(engine: sa.Engine) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def _unreachable(error: sa.exc.OperationalError) -> DatabaseUnreachable:
+def _unreachable(error: sa.exc.DBAPIError) -> Exception:
+    """Return an error that says that the database does not answer; any other one as it is."""
+    if not (isinstance(error, sa.exc.OperationalError) or _is_gone(error)):
+        return error
     reason = str(error.orig).strip().partition("\n")[0]
     return DatabaseUnreachable(f"The job database cannot be reached: {reason}", retry_after_seconds=5)
+
+
+def _is_gone(error: sa.exc.DBAPIError) -> bool:
+    """Return True if the server of a connection has left, is leaving, or takes nothing any more."""
+    return error.connection_invalidated or _sqlstate(error).startswith(LEFT)
+
+
+def _sqlstate(error: sa.exc.DBAPIError) -> str:
+    """Return the code of an error of PostgreSQL, empty for none."""
+    return str(getattr(error.orig, "sqlstate", None) or "")

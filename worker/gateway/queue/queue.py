@@ -1,8 +1,9 @@
 """DatabaseQueue: the queue of gateways in their own database, the producer's side and what all consumers share.
 
 A job of the ledger (`job_records.py`) is queued in the transaction that stores it, and its result is stored in the one
-that takes it from the queue: neither can be lost between two stores. Other jobs have their results in a table beside.
-Who waits is woken: at the same gateway by a call, at another by a notice.
+that takes it from the queue: neither can be lost between two stores. All transactions lock a job's row of the queue
+before that of the ledger, and the counters of the ledger before those of the queue. Other jobs have their results in a
+table beside. Who waits is woken: at the same gateway by a call, at another by a notice.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ class DatabaseQueue:
         """Store a result for a job that no worker has. A worker gets it all the same, for its webhook."""
 
         def store(connection: sa.Connection) -> None:
-            row = connection.execute(self.shared.find, {"job_ids": [job_id]}).one_or_none()
+            row = connection.execute(self.shared.lock, {"job_id": job_id}).one_or_none()
             if row is None or row.holder is None:
                 connection.execute(self.shared.keep_body, {"job_id": job_id})
                 self._store_result(connection, job_id, result)
@@ -228,8 +229,9 @@ class DatabaseQueue:
 
         def store(connection: sa.Connection) -> None:
             ended.clear()
-            connection.execute(self.shared.remove, {"job_id": job_id})
+            connection.execute(self.shared.lock, {"job_id": job_id})
             ended.extend(self._store_result(connection, job_id, result))
+            connection.execute(self.shared.remove, {"job_id": job_id})
 
         await self.run(store, is_large=len(result) > LARGE_BYTES)
         self._cancelled.pop(job_id, None)

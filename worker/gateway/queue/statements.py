@@ -189,6 +189,9 @@ class SharedStatements:
             "UPDATE queue SET holder = NULL, lease_until_ms = NULL, num_deliveries = num_deliveries - 1 "
             f"WHERE {is_held} RETURNING model"
         )
+        self.lock = sa.text(
+            f"SELECT holder FROM queue WHERE job_id = :job_id {'FOR UPDATE' if now == NOW_POSTGRES else ''}"
+        )
         self.remove = sa.text("DELETE FROM queue WHERE job_id = :job_id")
         self.cancel = sa.text("UPDATE queue SET is_cancelled = :yes WHERE job_id = :job_id")
         self.depths = sa.text("SELECT rank, model, sum(num) AS num FROM queue_depths GROUP BY rank, model")

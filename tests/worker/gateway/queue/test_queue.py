@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -391,6 +393,59 @@ async def test_a_job_that_is_queued_while_a_worker_takes_comes_with_its_body(
     await records.run(insert)
     (held,) = await taking[0]
     assert json.loads(held.body) == job.prompt
+    await place.close()
+
+
+async def test_a_job_that_ends_while_another_is_queued_makes_no_deadlock(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("darkroom.worker.gateway.database.CROSSED", ())
+    place = Place(postgres.config(postgres.new_database()), tmp_path)
+    records, queue = await place.gateway()
+    counting = sa.text("SELECT pg_get_functiondef(oid) FROM pg_proc WHERE prosrc LIKE '%pg_backend_pid()%'")
+
+    def use_one_slot(connection: sa.Connection) -> None:
+        for function in connection.execute(counting).scalars().all():
+            connection.exec_driver_sql(function.replace("pg_backend_pid() %", "0 *").replace("%", "%%"))
+
+    await records.run(use_one_slot)
+    await records.insert(a_job("one"), None, adder(queue, "", None))
+    (held,) = await taken(worker_of(queue))
+    loop, finishing, second = asyncio.get_running_loop(), list[asyncio.Task[None]](), a_job("two")
+    second.number = 8
+
+    def begin_finishing() -> None:
+        finishing.append(asyncio.create_task(queue.finish(held.job_id, b'{"status": "completed"}')))
+
+    def insert(connection: sa.Connection) -> None:
+        connection.execute(sa.insert(JOBS).values(whole_row(second)))
+        loop.call_soon_threadsafe(begin_finishing)
+        while not connection.execute(sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar():
+            pass
+        adder(queue, "", None)(connection, second)
+
+    await records.run(insert)
+    await finishing[0]
+    assert await queue.depth() == await records.num_live() == 1
+    await place.close()
+
+
+async def test_a_transaction_that_a_deadlock_undid_is_made_again(postgres: PostgresServer, tmp_path: Path) -> None:
+    place = Place(postgres.config(postgres.new_database()), tmp_path)
+    _records, queue = await place.gateway()
+    both, num_calls = threading.Barrier(2), list[int]()
+
+    def lock(first: int, connection: sa.Connection) -> int:
+        connection.execute(sa.text("SET LOCAL deadlock_timeout = '5ms'"))
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": first})
+        num_calls.append(first)
+        if len(num_calls) <= 2:
+            both.wait(30)
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": 3 - first})
+        return first
+
+    assert await asyncio.gather(*(queue.run(partial(lock, first)) for first in (1, 2))) == [1, 2]
+    assert len(num_calls) == 3
     await place.close()
 
 
