@@ -21,6 +21,7 @@ import structlog
 from darkroom.worker.concurrency.backoff import Backoff
 from darkroom.worker.errors import DatabaseUnreachable
 from darkroom.worker.gateway.database import GatewayDatabase
+from darkroom.worker.json.values import WRONG_SHAPE
 from darkroom.worker.storage.postgres_notices import ListeningFailed, notices_of
 
 MAX_PAYLOAD: Final = 7900  # bytes: PostgreSQL takes less than 8000
@@ -76,6 +77,8 @@ class Notices:
                 await self._database.run(partial(self._send, payloads), is_single=True)
             except DatabaseUnreachable as error:
                 log.warning("notices not sent", reason=error.message)
+            except Exception:  # noqa: BLE001 - the loop: what cannot be sent must not end it
+                log.exception("notices not sent")
 
     async def hear_forever(self) -> None:
         """Pass on what others send. After a break there is a gap."""
@@ -96,6 +99,9 @@ class Notices:
                 num_failures += 1
                 if num_failures == 1:
                     log.warning("notices are not heard", reason=str(error))
+            except Exception:  # noqa: BLE001 - the loop: it begins again with a connection
+                num_failures += 1
+                log.exception("notices are not heard")
             await asyncio.sleep(AGAIN.seconds(max(1, num_failures)))
 
     def _send(self, payloads: list[str], connection: sa.Connection) -> None:
@@ -104,10 +110,10 @@ class Notices:
     def _hear(self, payload: str) -> None:
         try:
             origin, kind, *words = json.loads(payload)
-        except ValueError:
-            return
-        if origin != self._origin:
-            self._on_notice(kind, words)
+            if origin != self._origin:
+                self._on_notice(kind, words)
+        except WRONG_SHAPE as error:  # of another version, or of somebody else who may use the database
+            log.warning("notice not understood", reason=str(error))
 
     def _text(self, kind: str, words: Sequence[str]) -> str:
         return json.dumps([self._origin, kind, *words], separators=(",", ":"))

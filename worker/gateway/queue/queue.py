@@ -292,6 +292,9 @@ class DatabaseQueue:
             except BrokerUnreachable as error:
                 log.warning("leases are not looked at", reason=str(error))
                 continue
+            except Exception:  # noqa: BLE001 - the loop: jobs would stay with workers that are lost
+                log.exception("leases are not looked at")
+                continue
             for model in freed:
                 await self.wake(model)
 

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from pydantic import SecretStr
@@ -23,9 +24,9 @@ from darkroom.worker.gateway.job_records import JobRecords, broker_id, number_of
 from darkroom.worker.gateway.queue import consumer
 from darkroom.worker.gateway.queue.consumer import DatabaseBroker, Receipt
 from darkroom.worker.gateway.queue.queue import DatabaseQueue
-from darkroom.worker.gateway.queue.statements import NewJob
+from darkroom.worker.gateway.queue.statements import NewJob, PostgresStatements
 from darkroom.worker.settings.database import DatabaseConfig
-from darkroom.worker.sources.broker import Delivery
+from darkroom.worker.sources.broker import BrokerUnreachable, Delivery
 from darkroom.worker.storage.database import JOBS, whole_row
 from darkroom.worker.storage.job import Job, JobRequest, JobState, JobTimes, Stage
 from tests.worker.postgres_server import PostgresServer
@@ -42,11 +43,11 @@ class Place:
     folder: Path
     opened: list[tuple[GatewayDatabase, DatabaseQueue]] = field(default_factory=list)
 
-    async def gateway(self) -> tuple[JobRecords, DatabaseQueue]:
+    async def gateway(self, lease_seconds: float = LEASE_SECONDS) -> tuple[JobRecords, DatabaseQueue]:
         database = GatewayDatabase(self.config, self.folder)
         await database.open()
         queue = DatabaseQueue(database, 3600, JobLedger(database))
-        queue.start(LEASE_SECONDS)
+        queue.start(lease_seconds)
         async with asyncio.timeout(60):
             await queue.notices.is_heard.wait()
         self.opened.append((database, queue))
@@ -348,6 +349,47 @@ async def test_jobs_and_cancellations_reach_workers_at_other_gateways(postgres: 
     with contextlib.suppress(Exception):  # the pool had connections that are closed now
         await first.depth()
     assert (await given("two")).job_id == "two", "who listened does so again"
+    await place.close()
+
+
+async def test_loops_go_on_after_a_failover_and_what_they_do_not_understand(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    name = postgres.new_database()
+    place = Place(postgres.config(name), tmp_path)
+    (_, first), (_, second) = await place.gateway(0.1), await place.gateway()
+    looks: list[sa.Connection] = []
+
+    class Statements(PostgresStatements):
+        def free(self, connection: sa.Connection) -> list[str]:
+            looks.append(connection)
+            return super().free(connection)
+
+    await first.put("one", b"{}")
+    await taken(worker_of(first, lease_seconds=60))
+    first.statements = Statements()
+    with psycopg.connect(postgres.url(), autocommit=True) as admin:
+        admin.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        postgres.close_sessions(name)
+        with pytest.raises(BrokerUnreachable, match="read-only"):
+            await first.put("two", b"{}")
+        first.notices.send_soon("event", "one", "lost")
+        looks.clear()
+        await until(_is(lambda: not first.notices._unsent and len(looks) >= 2))
+        admin.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+    await first.put("three", b"{}")
+    looks.clear()
+    await until(_is(lambda: len(looks) >= 2))
+
+    async def is_heard() -> bool:
+        for payload in ("7", "[]", '["x", "wake"]', '["x", "event", 1]', '["x", "cancel", {}]'):
+            await second.single(partial(second.notices._send, [payload]))
+        await second.publish("one", b"{}")
+        await asyncio.sleep(0.05)
+        return first.notes.newest("one") == [b"{}"]
+
+    await until(is_heard)
+    assert len(first._tasks) == 3
     await place.close()
 
 
