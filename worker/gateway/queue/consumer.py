@@ -27,18 +27,18 @@ log = structlog.get_logger("gateway")
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """A delivery: the job, its number of deliveries and the worker that has it.
+    """A delivery: the job, its claim, which no other delivery has, and the worker that has it.
 
     As text it begins with KIND: a worker may hold receipts of the broker that its gateway had before, which are signed.
     """
 
     job_id: str
-    num_deliveries: int
+    claim: int
     holder: str
 
     @property
     def text(self) -> str:
-        return json.dumps([KIND, self.job_id, self.num_deliveries, self.holder])
+        return json.dumps([KIND, self.job_id, self.claim, self.holder])
 
     @staticmethod
     def of(text: str) -> Receipt | None:
@@ -83,7 +83,7 @@ class DatabaseBroker:
                 theirs = {text: one for text, one in given.items() if one.holder == holder}
                 values = {
                     "lease_ms": self._lease_ms, "holder": holder, "job_ids": [one.job_id for one in theirs.values()],
-                    "held": [f"{one.job_id}/{one.num_deliveries}" for one in theirs.values()],
+                    "held": [f"{one.job_id}/{one.claim}" for one in theirs.values()],
                 }  # fmt: skip
                 kept = set(connection.execute(self._queue.shared.renew, values).scalars())
                 ours.update(text for text, one in theirs.items() if one.job_id in kept)
@@ -105,7 +105,7 @@ class DatabaseBroker:
         held = Receipt.of(receipt)
         if held is None:  # of a broker: the job is not this worker's here
             return True
-        values = {"job_id": held.job_id, "num": held.num_deliveries, "holder": held.holder}
+        values = {"job_id": held.job_id, "claim": held.claim, "holder": held.holder}
 
         def give(connection: sa.Connection) -> tuple[list[str], bool]:
             waiting = list(connection.execute(self._queue.shared.give_back, values).scalars())
@@ -151,7 +151,7 @@ class DatabaseBroker:
 
     def _delivery(self, row: sa.Row[Any]) -> Delivery:
         content = row.content
-        receipt = Receipt(row.job_id, row.num_deliveries, self._holder)
+        receipt = Receipt(row.job_id, row.claim, self._holder)
         queued_ms = round(time.time() * 1000) - row.waited_ms
         return Delivery(
             row.job_id, content.encode() if isinstance(content, str) else bytes(content), receipt.text,

@@ -120,7 +120,7 @@ class SqliteStatements:
     _delay = sa.text("UPDATE queue SET turn = :turn WHERE position = :position")
     _hold = sa.text(
         f"UPDATE queue SET holder = :holder, lease_until_ms = {NOW_SQLITE} + :lease_ms, turn = :turn, "
-        "num_deliveries = num_deliveries + 1 WHERE position = :position"
+        "num_deliveries = num_deliveries + 1, claim = claim + 1 WHERE position = :position"
     )
     _serve = sa.text(
         "INSERT INTO queue_served (rank, slot, turn) VALUES (:rank, 0, :turn) "
@@ -179,15 +179,15 @@ class SharedStatements:
     """Statements that both databases take; `now` is the time as an expression."""
 
     def __init__(self, now: str) -> None:
-        is_held = "job_id = :job_id AND num_deliveries = :num AND holder = :holder"
-        self.find = _of_jobs("SELECT job_id, holder, num_deliveries, is_cancelled FROM queue WHERE job_id IN :job_ids")
+        is_held = "job_id = :job_id AND claim = :claim AND holder = :holder"
+        self.find = _of_jobs("SELECT job_id, is_cancelled FROM queue WHERE job_id IN :job_ids")
         self.renew = _of_jobs(
             f"UPDATE queue SET lease_until_ms = {now} + :lease_ms, holder = :holder WHERE job_id IN :job_ids AND "
-            "job_id || '/' || num_deliveries IN :held AND (holder = :holder OR holder IS NULL) RETURNING job_id"
+            "job_id || '/' || claim IN :held AND (holder = :holder OR holder IS NULL) RETURNING job_id"
         ).bindparams(sa.bindparam("held", expanding=True))
         self.give_back = sa.text(
-            "UPDATE queue SET holder = NULL, lease_until_ms = NULL, num_deliveries = num_deliveries - 1 "
-            f"WHERE {is_held} RETURNING model"
+            "UPDATE queue SET holder = NULL, lease_until_ms = NULL, num_deliveries = num_deliveries - 1, "
+            f"claim = claim + 1 WHERE {is_held} RETURNING model"
         )
         self.lock = sa.text(
             f"SELECT holder FROM queue WHERE job_id = :job_id {'FOR UPDATE' if now == NOW_POSTGRES else ''}"

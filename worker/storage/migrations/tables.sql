@@ -52,6 +52,7 @@ CREATE TABLE queue (
     stored_ms BIGINT,
     queued_ms BIGINT NOT NULL,
     num_deliveries INTEGER DEFAULT '0' NOT NULL,
+    claim BIGINT DEFAULT '0' NOT NULL,
     holder TEXT,
     lease_until_ms BIGINT,
     is_cancelled BOOLEAN DEFAULT 0 NOT NULL,

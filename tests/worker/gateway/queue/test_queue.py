@@ -121,6 +121,18 @@ async def test_a_job_that_is_given_back_comes_first_and_leaves_its_key_no_more_t
     assert await ids(worker, 9) == ["a1", "b0", "a3", "b1", "b2"]
 
 
+async def test_a_repeated_give_back_ends_no_later_lease(place: Place) -> None:
+    _records, queue = await place.gateway()
+    worker = worker_of(queue)
+    await queue.put("one", b"{}")
+    (first,) = await taken(worker)
+    assert await worker.give_back(first.receipt)
+    assert await worker.renew([first.receipt]) == set(), "it is nobody's"
+    (second,) = await taken(worker)
+    assert second.num_deliveries == 1 and await worker.give_back(first.receipt)
+    assert await ids(worker_of(queue, "other")) == [] and await worker.renew([second.receipt]) == {second.receipt}
+
+
 async def test_a_key_with_many_jobs_has_its_turns_beside_keys_that_queue_their_next_job_once_one_is_served(
     place: Place,
 ) -> None:

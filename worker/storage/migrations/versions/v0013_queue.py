@@ -9,6 +9,9 @@ empty a moment ago. `queue_take` reads bodies itself: the statement that calls i
 job that it finds. `queue_depths` has the number of jobs by priority and model in parts, one for a session, so that
 sessions hardly ever wait for each other; so has `queue_served`.
 
+`claim` counts what happened to a lease and only grows, so that each receipt is of one delivery; `num_deliveries` counts
+the deliveries after which nobody gave the job back.
+
 PostgreSQL has the tables in the schemas of gateways; in SQLite they stay empty in the files of workers.
 
 Revision ID: 0013
@@ -92,7 +95,7 @@ BEGIN
     INSERT INTO queue_served AS held (rank, slot, turn) VALUES (head.rank, pg_backend_pid() % {SLOTS}, head.turn)
     ON CONFLICT (rank, slot) DO UPDATE SET turn = excluded.turn WHERE held.turn < excluded.turn;
     UPDATE queue SET holder = new_holder, lease_until_ms = now_ms + lease_ms, num_deliveries = num_deliveries + 1,
-      turn = head.turn
+      claim = claim + 1, turn = head.turn
     WHERE position = chosen.position RETURNING * INTO chosen;
     IF chosen.body IS NULL THEN
       chosen.body := convert_to(
@@ -174,6 +177,7 @@ def _make_queue() -> None:
         sa.Column("stored_ms", sa.BigInteger),
         sa.Column("queued_ms", sa.BigInteger, nullable=False),
         sa.Column("num_deliveries", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("claim", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("holder", sa.Text),
         sa.Column("lease_until_ms", sa.BigInteger),
         sa.Column("is_cancelled", sa.Boolean, nullable=False, server_default=sa.false()),
