@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, Protocol, TypeVar
@@ -40,6 +41,10 @@ LONGEST_LOOK_SECONDS: Final = 3.0
 LEAST_LOOK_SECONDS: Final = 0.2
 MOST_OWNERS: Final = 1000  # that are counted where many keys wait
 MOST_OWN: Final = 10_000  # jobs that are counted of one key
+LOOK_AGAIN_SECONDS: Final = 30.0
+"""Seconds after which a cancellation is looked for that may not have been heard of."""
+
+CANCELLED: Final = float("inf")
 MAX_NOTED: Final = 50_000  # jobs whose cancellation would be heard of
 
 Answer = TypeVar("Answer")
@@ -91,7 +96,7 @@ class DatabaseQueue:
         self.shared = SharedStatements(self.statements.now)
         self._result_seconds = result_seconds
         self.notices = Notices(database, self._heard, self._missed)
-        self._cancelled: OrderedDict[str, bool] = OrderedDict()  # of jobs that were asked about
+        self._looked_at: OrderedDict[str, float] = OrderedDict()  # jobs that were asked about; CANCELLED, or when
         self._tasks = BackgroundTasks(_report_failure)
         self._look_seconds = LONGEST_LOOK_SECONDS
 
@@ -140,9 +145,10 @@ class DatabaseQueue:
             self.notices.send_soon(WAKE, model)
 
     async def cancel(self, job_id: str) -> None:
-        await self.single(lambda connection: connection.execute(self.shared.cancel, {"job_id": job_id, "yes": True}))
+        notice = self.notices.payload(CANCEL, job_id)
+        cancel = self.statements.cancel
+        await self.single(lambda connection: cancel(connection, job_id, self.notices.channel, notice))
         self._note_cancelled(job_id, is_cancelled=True)
-        self.notices.send_soon(CANCEL, job_id)
 
     async def result(self, job_id: str) -> bytes | None:
         found = await self.single(lambda connection: connection.execute(self.shared.result, {"job_id": job_id}).first())
@@ -209,19 +215,20 @@ class DatabaseQueue:
     # what consumers share
 
     async def cancelled(self, job_ids: Collection[str]) -> set[str]:
-        """Return those of the jobs that are cancelled. Only what was never asked about is looked up."""
-        unknown = [job_id for job_id in job_ids if job_id not in self._cancelled]
+        """Return those of the jobs that are cancelled. Only what was not looked up lately is looked up."""
+        before = time.monotonic() - LOOK_AGAIN_SECONDS
+        unknown = [job_id for job_id in job_ids if self._looked_at.get(job_id, before) <= before]
         if unknown:
             rows = await self.single(
                 lambda connection: connection.execute(self.shared.find, {"job_ids": unknown}).all()
             )  # fmt: skip
             for row in rows:
                 self._note_cancelled(row.job_id, is_cancelled=row.is_cancelled)
-        return {job_id for job_id in job_ids if self._cancelled.get(job_id)}
+        return {job_id for job_id in job_ids if self._looked_at.get(job_id) == CANCELLED}
 
     def note_taken(self, job_id: str, *, is_cancelled: bool) -> None:
-        """Note whether a job that was taken is cancelled. It may have been heard of meanwhile."""
-        self._note_cancelled(job_id, is_cancelled=is_cancelled or self._cancelled.get(job_id, False))
+        """Note whether a job that was taken is cancelled."""
+        self._note_cancelled(job_id, is_cancelled=is_cancelled)
 
     async def finish(self, job_id: str, result: bytes) -> None:
         """Store the result of a job, unless it has one, and take it from the queue."""
@@ -234,7 +241,7 @@ class DatabaseQueue:
             connection.execute(self.shared.remove, {"job_id": job_id})
 
         await self.run(store, is_large=len(result) > LARGE_BYTES)
-        self._cancelled.pop(job_id, None)
+        self._looked_at.pop(job_id, None)
         for event in ended:
             await self.publish(job_id, event)
 
@@ -308,14 +315,16 @@ class DatabaseQueue:
             self.notes.add(job_id, event.encode())
 
     def _missed(self) -> None:
-        self._cancelled.clear()
+        self._looked_at.clear()
         self.waiters.wake_all()
 
     def _note_cancelled(self, job_id: str, *, is_cancelled: bool) -> None:
-        self._cancelled[job_id] = is_cancelled
-        self._cancelled.move_to_end(job_id)
-        if len(self._cancelled) > MAX_NOTED:
-            self._cancelled.popitem(last=False)
+        """Note what was found or heard: a cancellation may be heard of while an earlier state is read, and stays."""
+        if self._looked_at.get(job_id) != CANCELLED:
+            self._looked_at[job_id] = CANCELLED if is_cancelled else time.monotonic()
+        self._looked_at.move_to_end(job_id)
+        if len(self._looked_at) > MAX_NOTED:
+            self._looked_at.popitem(last=False)
 
 
 def rank_of(priority: int) -> int:

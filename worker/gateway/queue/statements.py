@@ -58,6 +58,10 @@ class QueueStatements(Protocol):
         """
         ...
 
+    def cancel(self, connection: sa.Connection, job_id: str, channel: str, notice: str | None) -> None:
+        """Note that a job is cancelled, and notify others."""
+        ...
+
     def free(self, connection: sa.Connection) -> list[str]:
         """End leases that have run out. Returns the models of the jobs that wait again."""
         ...
@@ -75,6 +79,10 @@ class PostgresStatements:
         f"SELECT taken.*, {NOW_POSTGRES} - taken.queued_ms AS waited_ms, taken.body AS content "
         "FROM queue_take(:holder, :most, :lease_ms, :patience_ms, :models, :most_bytes) AS taken"
     )
+    _cancel = sa.text(
+        "WITH cancelled AS (UPDATE queue SET is_cancelled = true WHERE job_id = :job_id) "
+        "SELECT pg_notify(:channel, :notice)"
+    )
     _free = sa.text("SELECT model FROM queue_free(:most)")
 
     def put(self, connection: sa.Connection, job: NewJob, channel: str, wake: str | None) -> bool:
@@ -88,6 +96,9 @@ class PostgresStatements:
             "most_bytes": most_bytes,
         }  # fmt: skip
         return connection.execute(self._take, values).all()
+
+    def cancel(self, connection: sa.Connection, job_id: str, channel: str, notice: str | None) -> None:
+        connection.execute(self._cancel, {"job_id": job_id, "channel": channel, "notice": notice})
 
     def free(self, connection: sa.Connection) -> list[str]:
         return list(connection.execute(self._free, {"most": FREED_AT_ONCE}).scalars())
@@ -130,6 +141,7 @@ class SqliteStatements:
         f"SELECT taken.*, {NOW_SQLITE} - taken.queued_ms AS waited_ms, coalesce(taken.body, (SELECT prompt FROM jobs "
         "WHERE jobs.number = taken.number)) AS content FROM queue AS taken WHERE position = :position"
     )
+    _cancel = sa.text("UPDATE queue SET is_cancelled = true WHERE job_id = :job_id")
     _free = sa.text(
         "UPDATE queue SET holder = NULL, lease_until_ms = NULL "
         f"WHERE holder IS NOT NULL AND lease_until_ms < {NOW_SQLITE} RETURNING model"
@@ -160,6 +172,9 @@ class SqliteStatements:
             connection.execute(self._hold, {"holder": holder, "lease_ms": lease_ms, "turn": head.turn, **at})
             found.append(connection.execute(self._taken, at).one())
         return found
+
+    def cancel(self, connection: sa.Connection, job_id: str, channel: str, notice: str | None) -> None:
+        connection.execute(self._cancel, {"job_id": job_id})
 
     def free(self, connection: sa.Connection) -> list[str]:
         return list(connection.execute(self._free).scalars())
@@ -193,7 +208,6 @@ class SharedStatements:
             f"SELECT holder FROM queue WHERE job_id = :job_id {'FOR UPDATE' if now == NOW_POSTGRES else ''}"
         )
         self.remove = sa.text("DELETE FROM queue WHERE job_id = :job_id")
-        self.cancel = sa.text("UPDATE queue SET is_cancelled = :yes WHERE job_id = :job_id")
         self.depths = sa.text("SELECT rank, model, sum(num) AS num FROM queue_depths GROUP BY rank, model")
         self.depth = sa.text("SELECT coalesce(sum(num), 0) FROM queue_depths")
         waits = "FROM queue WHERE holder IS NULL AND rank = :rank"

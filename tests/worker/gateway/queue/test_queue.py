@@ -405,6 +405,46 @@ async def test_loops_go_on_after_a_failover_and_what_they_do_not_understand(
     await place.close()
 
 
+async def test_a_cancellation_is_heard_of_though_its_gateway_ends_at_once(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    place = Place(postgres.config(postgres.new_database()), tmp_path)
+    (_, first), (_, second) = await place.gateway(), await place.gateway()
+    worker = worker_of(second)
+    await first.put("one", b"{}")
+    assert len(await taken(worker)) == 1 and await worker.cancelled(["one"]) == set()
+    await first._tasks.close()
+    await first.cancel("one")
+
+    async def is_heard() -> bool:
+        return await worker.cancelled(["one"]) == {"one"}
+
+    await until(is_heard)
+    await place.close()
+
+
+async def test_a_cancellation_that_was_not_heard_of_is_found_and_one_that_was_stays(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _records, queue = await place.gateway()
+    for name in ("one", "two"):
+        await queue.put(name, b"{}")
+    real = queue.single
+
+    async def single(function: Callable[[sa.Connection], object]) -> object:
+        found = await real(function)
+        queue._heard("cancel", ["one"])
+        return found
+
+    monkeypatch.setattr(queue, "single", single)
+    assert await queue.cancelled(["one", "two"]) == {"one"}, "it was heard of while an earlier state was read"
+    cancel = partial(queue.statements.cancel, job_id="two", channel="nobody", notice="")
+    await queue.run(cancel)
+    assert await queue.cancelled(["one", "two"]) == {"one"}
+    monkeypatch.setattr("darkroom.worker.gateway.queue.queue.LOOK_AGAIN_SECONDS", 0.0)
+    assert await queue.cancelled(["one", "two"]) == {"one", "two"}
+
+
 async def test_claims_at_the_same_time_never_give_a_job_twice(postgres: PostgresServer, tmp_path: Path) -> None:
     place = Place(postgres.config(postgres.new_database()), tmp_path)
     gateways = [await place.gateway() for _ in range(2)]
