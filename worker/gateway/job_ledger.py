@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
-from typing import Final
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -19,7 +19,8 @@ from darkroom.worker.storage.job import Job, Stage
 
 UNREADABLE: Final = "The result at the broker cannot be read"
 UNREADABLE_ERROR: Final = {"status": 500, "code": "result_unreadable", "message": UNREADABLE}
-ADOPTED_AT_ONCE: Final = 500
+LOOKED_AT_ONCE: Final = 500
+ADOPTED: Final = ("number", "queued_ms", "owner", "asked_id", "id", "request")
 
 
 class JobLedger:
@@ -74,21 +75,38 @@ def adder(queue: DatabaseQueue, model: str, wake: str | None) -> Callable[[sa.Co
 
 async def adopt(queue: DatabaseQueue) -> int:
     """Queue jobs that have not ended and are not in the queue: those of a time with a broker. Returns their number."""
-    num = 0
+    listed, num, last = queue.database.listed.c, 0, -1
 
-    def add(connection: sa.Connection) -> int:
-        rows = connection.execute(queue.shared.adopt, {"most": ADOPTED_AT_ONCE}).all()
-        for row in rows:
-            new = NewJob(
-                broker_id(row.number), rank_of(json.loads(row.request).get("priority") or 0), row.owner or "", "",
-                row.asked_id or row.id, row.num_bytes, None, row.number, row.queued_ms,
-            )  # fmt: skip
-            queue.add(connection, new, None)
-        change = sa.update(JOBS).where(JOBS.c.number.in_([row.number for row in rows]), JOBS.c.finished_ms.is_(None))
-        if rows:
-            connection.execute(change.values(stage=Stage.WAITING.value))
-        return len(rows)
+    def add(connection: sa.Connection) -> tuple[int, int]:
+        """Return the number of jobs that were queued, and the last that was looked at; -1 after the last of all."""
+        live = sa.select(listed.number, listed.queued_ms).where(listed.finished_ms.is_(None), listed.number > last)
+        rows = connection.execute(live.order_by(listed.number).limit(LOOKED_AT_ONCE)).all()
+        names = {broker_id(row.number): row for row in rows}
+        known = set(connection.execute(queue.shared.find, {"job_ids": list(names)}).scalars()) if names else set()
+        lacking = [row for name, row in names.items() if name not in known]
+        if lacking:
+            _queue_again(queue, connection, lacking)
+        return len(lacking), rows[-1].number if len(rows) == LOOKED_AT_ONCE else -1
 
-    while found := await queue.run(add):
-        num += found
-    return num
+    while True:
+        num_found, last = await queue.run(add)
+        num += num_found
+        if last < 0:
+            return num
+
+
+def _queue_again(queue: DatabaseQueue, connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> None:
+    """Queue those of some jobs that have not ended meanwhile."""
+    times = [row.queued_ms for row in rows]  # which name the partitions to look into
+    are_they = sa.and_(
+        JOBS.c.number.in_([row.number for row in rows]), JOBS.c.queued_ms.between(min(times), max(times))
+    )
+    change = sa.update(JOBS).where(are_they, JOBS.c.finished_ms.is_(None)).values(stage=Stage.WAITING.value)
+    size = sa.func.octet_length(JOBS.c.prompt).label("num_bytes")
+    changed = change.returning(*(JOBS.c[name] for name in ADOPTED), size)
+    for row in sorted(connection.execute(changed).all(), key=lambda row: row.number):
+        new = NewJob(
+            broker_id(row.number), rank_of(json.loads(row.request).get("priority") or 0), row.owner or "", "",
+            row.asked_id or row.id, row.num_bytes, None, row.number, row.queued_ms,
+        )  # fmt: skip
+        queue.add(connection, new, None)

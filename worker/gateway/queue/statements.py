@@ -264,11 +264,6 @@ class SharedStatements:
                 "{body}", "convert_to(prompt, 'UTF8')" if now == NOW_POSTGRES else "CAST(prompt AS BLOB)"
             )
         )
-        self.adopt = sa.text(
-            "SELECT number, queued_ms, owner, asked_id, id, request, octet_length(prompt) AS num_bytes FROM jobs "
-            "WHERE finished_ms IS NULL AND NOT EXISTS (SELECT 1 FROM queue WHERE queue.number = jobs.number) "
-            "ORDER BY number LIMIT :most"
-        )
 
 
 def _of_jobs(statement: str) -> sa.TextClause:

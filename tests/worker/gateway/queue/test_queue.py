@@ -331,6 +331,28 @@ async def test_jobs_of_a_time_with_a_broker_are_queued_once(place: Place) -> Non
     assert len(await taken(await a_worker(queue), 9)) == 3
 
 
+async def test_jobs_that_are_in_the_queue_are_looked_at_once_each_at_a_start(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("darkroom.worker.gateway.job_ledger.LOOKED_AT_ONCE", 2, raising=False)
+    records, queue = await place.gateway()
+    for number in range(5):
+        await records.insert(a_job(str(number)), None, adder(queue, "", None) if number % 2 else None)
+    plans: list[str] = []
+    if not queue.database.is_postgres:
+
+        def explain(connection: sa.Connection) -> None:
+            @sa.event.listens_for(connection.engine, "before_cursor_execute")
+            def _explain(_connection: object, cursor: Any, statement: str, values: object, *_rest: object) -> None:
+                if statement.startswith("SELECT"):
+                    plans.extend(row[3] for row in cursor.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall())
+
+        await queue.run(explain)
+    assert [await adopt(queue), await adopt(queue)] == [3, 0]
+    assert not [plan for plan in plans if plan.startswith("SCAN queue")]
+    assert len(await taken(worker_of(queue), 9)) == 5
+
+
 async def test_jobs_and_cancellations_reach_workers_at_other_gateways(postgres: PostgresServer, tmp_path: Path) -> None:
     place = Place(postgres.config(postgres.new_database()), tmp_path)
     (_, first), (_, second) = await place.gateway(), await place.gateway()
