@@ -33,10 +33,7 @@ class JobLedger:
         return number_of(job_id) is not None
 
     def end(self, connection: sa.Connection, job_id: str, result: bytes) -> list[bytes]:
-        number, is_live = number_of(job_id), self._listed.c.finished_ms.is_(None)
-        stored_ms = sa.select(self._listed.c.queued_ms).where(self._listed.c.number == number, is_live)
-        is_it = sa.and_(JOBS.c.number == number, JOBS.c.queued_ms == stored_ms.scalar_subquery())
-        row = connection.execute(sa.select(*HEAD).where(is_it)).one_or_none()
+        row = connection.execute(sa.select(*HEAD).where(self._is_live(job_id))).one_or_none()
         if row is None:
             return []
         job = head_of(row)
@@ -45,11 +42,21 @@ class JobLedger:
         event = {"id": job.public_id, "status": ended.state.value, "message": ended.message, "seq": ended.seq}
         return [json.dumps(event).encode()]
 
+    def body_with_webhook(self, connection: sa.Connection, job_id: str) -> bytes | None:
+        body = connection.execute(sa.select(JOBS.c.prompt).where(self._is_live(job_id))).scalar()
+        return body.encode() if body is not None and json.loads(body)["input"].get("webhook") else None
+
     def live_among(self, connection: sa.Connection, job_ids: Collection[str]) -> set[str]:
         numbers = {number_of(job_id): job_id for job_id in job_ids}
         listed = self._listed.c
         live = sa.select(listed.number).where(listed.number.in_(list(numbers)), listed.finished_ms.is_(None))
         return {numbers[number] for number in connection.execute(live).scalars()}
+
+    def _is_live(self, job_id: str) -> sa.ColumnElement[bool]:
+        """Return the condition of the row of a job that has not ended, with its partition."""
+        number, is_live = number_of(job_id), self._listed.c.finished_ms.is_(None)
+        stored_ms = sa.select(self._listed.c.queued_ms).where(self._listed.c.number == number, is_live)
+        return sa.and_(JOBS.c.number == number, JOBS.c.queued_ms == stored_ms.scalar_subquery())
 
 
 def read_end(job: Job, result: bytes) -> Job:

@@ -32,7 +32,10 @@ LIVE_COUNTS: Final = sa.table("live_counts", sa.column("num", sa.BigInteger))
 """The number of jobs that have not ended, in parts. Triggers keep it."""
 
 QUEUE_DEPTHS: Final = sa.table("queue_depths", sa.column("num", sa.BigInteger))
-"""The number of jobs in the queue of this database, in parts: with SQLite all that have not ended."""
+"""The number of jobs in the queue of this database, in parts: with SQLite all that have not ended, and settled ones."""
+
+SETTLED: Final = sa.text("SELECT count(*) FROM queue WHERE settled_ms IS NOT NULL").columns(num=sa.BigInteger)
+"""The number of cancelled jobs that wait for a worker to send their webhooks."""
 
 FORGOTTEN_AT_ONCE = 1000  # results, in one transaction: few enough that they are found by indexes among a million
 LIMIT_SECONDS = 5.0  # until a caller over its limit is to come back
@@ -158,8 +161,10 @@ class JobRecords:
 
     async def num_live(self, *, is_probe: bool = False) -> int:
         """Return the number of jobs that have not ended; for a probe on a thread of its own, as `check`."""
-        counts = LIVE_COUNTS if self._database.is_postgres else QUEUE_DEPTHS
-        query = sa.select(sa.func.coalesce(sa.func.sum(counts.c.num), 0))
+        if self._database.is_postgres:
+            query = sa.select(sa.func.coalesce(sa.func.sum(LIVE_COUNTS.c.num), 0))
+        else:
+            query = sa.select(sa.func.coalesce(sa.func.sum(QUEUE_DEPTHS.c.num), 0) - SETTLED.scalar_subquery())
         return await self._count(query, is_probe=is_probe)
 
     async def num_unsent(self) -> int:

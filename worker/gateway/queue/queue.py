@@ -63,6 +63,10 @@ class Ledger(Protocol):
         """Store the result of a job, unless it has one. Returns the event of its end then."""
         ...
 
+    def body_with_webhook(self, connection: sa.Connection, job_id: str) -> bytes | None:
+        """Return the body of a job that has a webhook; None for other jobs, and those that have ended."""
+        ...
+
     def live_among(self, connection: sa.Connection, job_ids: Collection[str]) -> set[str]:
         """Return those of some jobs that have not ended."""
         ...
@@ -78,6 +82,10 @@ class NoLedger:
     def end(self, connection: sa.Connection, job_id: str, result: bytes) -> list[bytes]:
         del connection, job_id, result
         return []
+
+    def body_with_webhook(self, connection: sa.Connection, job_id: str) -> bytes | None:
+        del connection, job_id
+        return None
 
     def live_among(self, connection: sa.Connection, job_ids: Collection[str]) -> set[str]:
         del connection, job_ids
@@ -162,12 +170,19 @@ class DatabaseQueue:
         return {row.job_id: row.num_bytes for row in rows}
 
     async def settle(self, job_id: str, result: bytes) -> None:
-        """Store a result for a job that no worker has. A worker gets it all the same, for its webhook."""
+        """Store a result for a job that no worker has. A worker gets it all the same if it has a webhook."""
 
         def store(connection: sa.Connection) -> None:
             row = connection.execute(self.shared.lock, {"job_id": job_id}).one_or_none()
-            if row is None or row.holder is None:
-                connection.execute(self.shared.keep_body, {"job_id": job_id})
+            if row is not None and row.holder is not None:
+                return
+            is_of_ledger = self.ledger.has(job_id)
+            body = self.ledger.body_with_webhook(connection, job_id) if is_of_ledger else None
+            if is_of_ledger and self._store_result(connection, job_id, result) and body is None:
+                connection.execute(self.shared.remove, {"job_id": job_id})
+            else:
+                connection.execute(self.shared.settle, {"job_id": job_id, "body": body})
+            if not is_of_ledger:
                 self._store_result(connection, job_id, result)
 
         await self.run(store)
@@ -265,10 +280,10 @@ class DatabaseQueue:
         return live | others
 
     async def forget_old(self) -> None:
-        """Remove results, dead letters, workers and node lists of before. Raises BrokerUnreachable."""
+        """Remove results, dead letters, cancelled jobs, workers and node lists of before. Raises BrokerUnreachable."""
 
         def forget(connection: sa.Connection) -> None:
-            for statement in self.shared.forget:
+            for statement in (self.shared.forget_settled, *self.shared.forget):
                 connection.execute(statement, {"kept_ms": int(self._result_seconds * 1000)})
             connection.execute(self.shared.forget_turns)
 

@@ -245,6 +245,7 @@ class SharedStatements:
             f"WHERE at_ms >= {now} - :fresh_ms OR at_ms = (SELECT max(at_ms) FROM queue_workers)"
         )
         self.nodes = sa.text("SELECT packed FROM queue_nodes WHERE id = :id")
+        self.forget_settled = sa.text(f"DELETE FROM queue WHERE settled_ms < {now} - :kept_ms AND holder IS NULL")
         self.forget_turns = sa.text(
             "DELETE FROM queue_turns WHERE turn < (SELECT max(turn) FROM queue_served AS served "
             "WHERE served.rank = queue_turns.rank)"
@@ -258,11 +259,8 @@ class SharedStatements:
                 ("queue_nodes", "AND at_ms < (SELECT max(at_ms) FROM queue_nodes)"),
             )
         )
-        self.keep_body = sa.text(
-            "UPDATE queue SET body = (SELECT {body} FROM jobs WHERE jobs.number = queue.number AND "
-            "jobs.queued_ms = queue.stored_ms) WHERE job_id = :job_id AND body IS NULL".replace(
-                "{body}", "convert_to(prompt, 'UTF8')" if now == NOW_POSTGRES else "CAST(prompt AS BLOB)"
-            )
+        self.settle = sa.text(
+            f"UPDATE queue SET settled_ms = {now}, body = coalesce(:body, body) WHERE job_id = :job_id"
         )
 
 

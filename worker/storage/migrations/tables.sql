@@ -56,6 +56,7 @@ CREATE TABLE queue (
     holder TEXT,
     lease_until_ms BIGINT,
     is_cancelled BOOLEAN DEFAULT 0 NOT NULL,
+    settled_ms BIGINT,
     UNIQUE (job_id)
 );
 CREATE TABLE queue_dead (
@@ -139,11 +140,13 @@ CREATE INDEX jobs_by_owner ON jobs (owner, state, queued_ms, number);
 CREATE INDEX jobs_by_state ON jobs (state, queued_ms, number);
 CREATE INDEX jobs_finished ON jobs (finished_ms);
 CREATE INDEX jobs_unfinished ON jobs (number) WHERE finished_ms IS NULL;
+CREATE INDEX queue_cancelled ON queue (rank, owner) WHERE holder IS NULL AND is_cancelled;
 CREATE INDEX queue_leases ON queue (lease_until_ms) WHERE holder IS NOT NULL;
 CREATE INDEX queue_next ON queue (rank, turn, position) WHERE holder IS NULL;
 CREATE INDEX queue_of_model ON queue (rank, owner, model, position) WHERE holder IS NULL;
 CREATE INDEX queue_of_owner ON queue (rank, owner, turn) WHERE holder IS NULL;
 CREATE INDEX queue_oldest ON queue (rank, owner, position) WHERE holder IS NULL;
+CREATE INDEX queue_settled ON queue (settled_ms) WHERE settled_ms IS NOT NULL;
 CREATE INDEX webhooks_created ON webhooks (created_ms, id);
 CREATE INDEX webhooks_due ON webhooks (state, next_at_ms);
 CREATE TRIGGER queue_counted_after_delete AFTER delete ON queue BEGIN

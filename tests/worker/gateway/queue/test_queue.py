@@ -311,6 +311,25 @@ async def test_a_job_that_is_cancelled_before_a_worker_has_it_is_told_to_one_for
     assert again is not None and again.state is JobState.CANCELLED and await queue.depth() == 0
 
 
+async def test_a_cancelled_job_keeps_its_body_for_its_webhook_alone_and_for_a_time(place: Place) -> None:
+    records, queue = await place.gateway()
+    secret, told = a_job("secret"), a_job("told")
+    secret.prompt = {"input": {"workflow_json": {"1": "key"}}}
+    for job in (secret, told):
+        await records.insert(job, None, adder(queue, "", None))
+        for _ in range(2):
+            await queue.cancel(broker_id(job.number))
+            await queue.settle(broker_id(job.number), b'{"status": "cancelled"}')
+    assert await queue.depth() == 1 and await records.num_live() == 0
+    await queue.forget_old()
+    assert await queue.depth() == 1
+    queue._result_seconds = -1
+    await queue.forget_old()
+    assert await queue.depth() == 0 and await taken(worker_of(queue)) == []
+    found = await records.find("told")
+    assert found is not None and found.state is JobState.CANCELLED
+
+
 async def test_a_cancelled_job_that_a_worker_holds_is_not_settled(place: Place) -> None:
     records, queue = await place.gateway()
     worker, job = await a_worker(queue), a_job("one")

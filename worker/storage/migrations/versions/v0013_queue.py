@@ -12,6 +12,8 @@ sessions hardly ever wait for each other; so has `queue_served`.
 `claim` counts what happened to a lease and only grows, so that each receipt is of one delivery; `num_deliveries` counts
 the deliveries after which nobody gave the job back.
 
+`settled_ms` is the time at which a job was cancelled that no worker had: it waits on for one that sends its webhook.
+
 PostgreSQL has the tables in the schemas of gateways; in SQLite they stay empty in the files of workers.
 
 Revision ID: 0013
@@ -181,6 +183,7 @@ def _make_queue() -> None:
         sa.Column("holder", sa.Text),
         sa.Column("lease_until_ms", sa.BigInteger),
         sa.Column("is_cancelled", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("settled_ms", sa.BigInteger),
         sqlite_autoincrement=True,
     )
     for name, columns, condition in (
@@ -188,6 +191,8 @@ def _make_queue() -> None:
         ("queue_of_owner", ["rank", "owner", "turn"], "holder IS NULL"),
         ("queue_oldest", ["rank", "owner", "position"], "holder IS NULL"),
         ("queue_of_model", ["rank", "owner", "model", "position"], "holder IS NULL"),
+        ("queue_cancelled", ["rank", "owner"], "holder IS NULL AND is_cancelled"),
+        ("queue_settled", ["settled_ms"], "settled_ms IS NOT NULL"),
         ("queue_leases", ["lease_until_ms"], "holder IS NOT NULL"),
     ):
         op.create_index(name, "queue", columns, postgresql_where=sa.text(condition), sqlite_where=sa.text(condition))
