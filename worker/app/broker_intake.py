@@ -26,11 +26,12 @@ def build_intake(config: BrokerConfig, services: Services, has_room: Callable[[]
     )
 
     def routing_facts() -> JsonObject:
-        """Return the facts of gateways' routing: speed, price of an hour, and seconds until a new job would begin."""
+        """Return the facts of gateways' routing: speed, price of an hour, runs at a time, seconds until a new job."""
         seconds = services.jobs.run_clock.seconds_of(1.0)
         return {
             "speed": 1 / seconds if seconds > 0 else 0.0,
             "price_per_hour": config.price_per_hour,
+            "num_runs": services.engines.pool.num_runs,
             "wait_seconds": round(services.jobs.queue_info.wait_of_a_new_job(), 3),
         }
 

@@ -62,6 +62,11 @@ class EnginePool:
         return sum(slot.runs_at_once + 1 for slot in self._slots)
 
     @property
+    def num_runs(self) -> int:
+        """Number of prompts that all engines run at a time."""
+        return sum(slot.runs_at_once for slot in self._slots)
+
+    @property
     def clients(self) -> list[EngineClient]:
         return [slot.client for slot in self._slots]
 

@@ -1,14 +1,15 @@
 """ExpectedWait: refuses jobs at once that would wait for longer than their limits allow.
 
-The wait is that of the jobs that go before at the mean of the last jobs' seconds, shared by the workers that are there.
-Where nothing is measured yet, or no worker is there, nothing is refused: an autoscaler may be about to start some.
+The wait is that of the jobs that go before at the mean of the last jobs' seconds, shared by the runs that all workers
+make at a time. At a broker only jobs count that certainly go before: it does not tell whose the others are. Where
+nothing is measured yet, or no worker is there, nothing is refused: an autoscaler may be about to start some.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Final
 
@@ -17,7 +18,7 @@ from darkroom.worker.errors import WaitTooLong
 from darkroom.worker.gateway.fleet import Fleet
 from darkroom.worker.gateway.job_records import JobRecords
 from darkroom.worker.gateway.queue.queue import DatabaseQueue, rank_of
-from darkroom.worker.sources.broker import BrokerUnreachable, Producer
+from darkroom.worker.sources.broker import BrokerUnreachable, Producer, StreamDepth
 from darkroom.worker.sources.stream_order import PRIORITIES
 
 MEASURED_JOBS: Final = 50
@@ -41,20 +42,19 @@ class ExpectedWait:
         """Raise WaitTooLong for a job whose `expires`, `deadline` or longest wait would be over before its turn."""
         if self._max_seconds is None and given.expires is None and given.deadline is None:
             return
-        num_workers = len(await self._fleet.entries())
-        seconds = await self._seconds_of_a_job() if num_workers else 0.0
+        num_runs = sum(map(runs_of, await self._fleet.entries()))
+        seconds = await self._seconds_of_a_job() if num_runs else 0.0
         if seconds:
             try:
-                num_before = await self._num_before(priority, owner, num_workers)
+                num_before = await self._num_before(priority, owner, num_runs)
             except BrokerUnreachable:  # it is accepted, and sent when the broker is back
                 return
-            refuse_long_wait(wait_seconds(num_before, num_workers, seconds), seconds, given, self._max_seconds)
+            refuse_long_wait(wait_seconds(num_before, num_runs, seconds), seconds, given, self._max_seconds)
 
-    async def _num_before(self, priority: int, owner: str, num_workers: int) -> int:
+    async def _num_before(self, priority: int, owner: str, num_runs: int) -> int:
         if isinstance(self._producer, DatabaseQueue):
-            return await self._producer.num_before(priority, owner, num_workers)
-        ranks = PRIORITIES[: rank_of(priority) + 1]
-        return sum(depth.num_jobs for depth in await self._producer.depths() if depth.priority in ranks)
+            return await self._producer.num_before(priority, owner, num_runs)
+        return certainly_before(await self._producer.depths(), priority, owner)
 
     async def _seconds_of_a_job(self) -> float:
         seconds, read_at = self._measured
@@ -70,9 +70,25 @@ def mean_seconds(times: Iterable[str]) -> float:
     return fmean(found) / 1000 if found else 0.0
 
 
-def wait_seconds(num_before: int, num_workers: int, seconds: float) -> float:
+def runs_of(entry: Mapping[str, object]) -> int:
+    """Return the runs that a worker makes at a time, by its announcement; 1 for one that does not tell. Pure."""
+    num_runs = entry.get("num_runs")
+    return num_runs if isinstance(num_runs, int) and num_runs > 0 else 1
+
+
+def certainly_before(depths: Iterable[StreamDepth], priority: int, owner: str) -> int:
+    """Return the jobs at a broker that go before a new one whoever they are of: keys take turns. Pure.
+
+    Without keys all jobs are of one owner, and those of the same priority go before, too.
+    """
+    rank = rank_of(priority)
+    ranks = PRIORITIES[: rank if owner else rank + 1]
+    return sum(depth.num_jobs for depth in depths if depth.priority in ranks)
+
+
+def wait_seconds(num_before: int, num_runs: int, seconds: float) -> float:
     """Return the time until a job begins that has so many before it, those that workers hold among them. Pure."""
-    return max(0, num_before - num_workers + 1) / num_workers * seconds
+    return max(0, num_before - num_runs + 1) / num_runs * seconds
 
 
 def refuse_long_wait(wait: float, seconds: float, given: GenerateInput, max_seconds: float | None) -> None:

@@ -11,9 +11,16 @@ import pytest
 from darkroom.worker.api.schemas import GenerateInput
 from darkroom.worker.errors import WaitTooLong
 from darkroom.worker.gateway import expected_wait, fleet
-from darkroom.worker.gateway.expected_wait import mean_seconds, refuse_long_wait, wait_seconds
+from darkroom.worker.gateway.expected_wait import (
+    certainly_before,
+    mean_seconds,
+    refuse_long_wait,
+    runs_of,
+    wait_seconds,
+)
 from darkroom.worker.integrations.gateway.http_broker import HttpBroker
 from darkroom.worker.settings.broker import BrokerConfig
+from darkroom.worker.sources.broker import StreamDepth
 from darkroom.worker.sources.fleet_entries import NodeList
 from tests.fakes import draw
 from tests.worker.gateway.running_gateway import LocalGateway
@@ -33,6 +40,16 @@ def test_seconds_are_those_of_engines_in_the_last_jobs() -> None:
 
 def test_a_job_waits_for_those_that_no_worker_is_free_for() -> None:
     assert [wait_seconds(number, 4, 10.0) for number in (0, 3, 4, 11)] == [0.0, 0.0, 2.5, 20.0]
+
+
+def test_a_worker_counts_as_the_runs_that_it_makes_at_a_time() -> None:
+    assert [runs_of(entry) for entry in ({"num_runs": 4}, {}, {"num_runs": "7"}, {"num_runs": -1})] == [4, 1, 1, 1]
+
+
+def test_at_a_broker_jobs_of_other_keys_do_not_count() -> None:
+    depths = [StreamDepth("high", "", 2), StreamDepth("normal", "x", 50), StreamDepth("low", "", 9)]
+    assert [certainly_before(depths, priority, "key") for priority in (1, 0, -1)] == [0, 2, 52]
+    assert [certainly_before(depths, priority, "") for priority in (1, 0, -1)] == [2, 52, 61], "all are of one owner"
 
 
 @pytest.mark.parametrize(
@@ -81,10 +98,13 @@ async def test_a_gateway_refuses_what_its_workers_cannot_begin_in_time(
             assert (await sent("one", expires=1)).status_code == 202, "no worker is there"
         nodes = NodeList.of({"EmptyImage": {}})
         monkeypatch.setattr("darkroom.worker.gateway.routes.check_request", _accept)
+        entry = {"nodes": nodes.id, "num_runs": 4}
+        await worker.announce(json.dumps(entry).encode(), {nodes.id: nodes.packed})
+        assert (await sent("one", expires=1)).status_code == 202, "the worker makes four runs at a time"
         await worker.announce(json.dumps({"nodes": nodes.id}).encode(), {nodes.id: nodes.packed})
         refused = await sent("one", expires=1)
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "wait_too_long"), refused.text
-        assert int(refused.headers["Retry-After"]) == 29 and (await sent("one", expires=31)).status_code == 202
+        assert int(refused.headers["Retry-After"]) == 39 and (await sent("one", expires=41)).status_code == 202
         assert (await sent("one")).status_code == 202
         assert (await sent("two", expires=25)).status_code == 202, "another key has its turn before"
         await worker.close()

@@ -378,6 +378,7 @@ async def test_what_only_the_fallback_of_a_worker_runs_is_accepted_also_before_i
                 return bool(await producer.fleet())
 
             await until(is_announced)
+            assert [json.loads(entry)["num_runs"] for entry in await producer.fleet()] == [1]
             assert (await gateway.post("/generate", json=body("big", draw(size=1000)))).status_code == 422
             assert (await gateway.post("/generate", json=body("unlisted", nowhere))).status_code == 202
             ended = (await gateway.post("/generate/sync", json=body("one", steps()))).json()

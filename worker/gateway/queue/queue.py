@@ -220,12 +220,13 @@ class DatabaseQueue:
     async def num_before(self, priority: int, owner: str, num_held: int) -> int:
         """Return the number of jobs that go before a new one of this key, with its turns among the other keys.
 
-        `num_held` of those that workers hold count at most.
+        `num_held` of those that workers hold count at most, and none that is cancelled and waits.
         """
         values = {"rank": rank_of(priority), "owner": owner, "most_owners": MOST_OWNERS, "most_own": MOST_OWN}
         row = await self.single(lambda connection: connection.execute(self.shared.before, values).one())
+        num_higher, num_same = int(row.all_higher) - row.higher_gone, int(row.all_same) - row.same_gone
         num_own = int(row.num_own)
-        return int(row.higher) + min(int(row.same), num_held + num_own + int(row.num_others) * (num_own + 1))
+        return num_higher + min(num_same, num_held + num_own + int(row.num_others) * (num_own + 1))
 
     # what consumers share
 

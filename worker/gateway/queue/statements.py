@@ -211,14 +211,17 @@ class SharedStatements:
         self.depths = sa.text("SELECT rank, model, sum(num) AS num FROM queue_depths GROUP BY rank, model")
         self.depth = sa.text("SELECT coalesce(sum(num), 0) FROM queue_depths")
         waits = "FROM queue WHERE holder IS NULL AND rank = :rank"
+        gone = "(SELECT count(*) FROM queue WHERE holder IS NULL AND is_cancelled AND rank {those}) AS {name}"
         self.before = sa.text(
             "WITH RECURSIVE owners (owner, place) AS ("
             f"SELECT (SELECT owner {waits} ORDER BY rank, owner, position LIMIT 1), 1 UNION ALL "
             f"SELECT (SELECT owner {waits} AND owner > owners.owner ORDER BY rank, owner, position LIMIT 1), place + 1 "
             "FROM owners WHERE owner IS NOT NULL AND place < :most_owners) "
-            "SELECT (SELECT coalesce(sum(num), 0) FROM queue_depths WHERE rank < :rank) AS higher, "
-            "(SELECT coalesce(sum(num), 0) FROM queue_depths WHERE rank = :rank) AS same, "
-            f"(SELECT count(*) FROM (SELECT 1 {waits} AND owner = :owner LIMIT :most_own) AS own) AS num_own, "
+            "SELECT (SELECT coalesce(sum(num), 0) FROM queue_depths WHERE rank < :rank) AS all_higher, "
+            f"{gone.format(those='< :rank', name='higher_gone')}, {gone.format(those='= :rank', name='same_gone')}, "
+            "(SELECT coalesce(sum(num), 0) FROM queue_depths WHERE rank = :rank) AS all_same, "
+            f"(SELECT count(*) FROM (SELECT 1 {waits} AND owner = :owner AND NOT is_cancelled LIMIT :most_own) AS own) "
+            "AS num_own, "
             "(SELECT count(owner) FROM owners WHERE owner <> :owner) AS num_others"
         )
         self.add_result = sa.text(

@@ -33,6 +33,7 @@ class WorkerEntry(BaseModel):
     speed: Number = 0.0
     price_per_hour: Number = 0.0
     wait_seconds: Number = 0.0
+    num_runs: Annotated[int, Field(ge=1, le=10_000)] = 1
     models: Annotated[list[ModelName], Field(max_length=16)] = Field(default_factory=list)
 
     @property

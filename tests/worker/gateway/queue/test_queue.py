@@ -206,6 +206,10 @@ async def test_the_jobs_before_a_new_one_are_those_of_its_turns(place: Place) ->
     assert await queue.num_before(0, "alice", 1) == 1 + 10, "all that are there, and the urgent one that is held"
     assert await queue.num_before(0, "bob", 1) == 1 + 1 + 2, "one of each other key, and what workers hold"
     assert [await queue.num_before(priority, "bob", 1) for priority in (1, -1)] == [1, 11]
+    for number in range(2, 9):
+        await queue.cancel(f"a{number}")
+    assert await queue.num_before(0, "alice", 1) == 1 + 3, "those that are cancelled do not count"
+    assert await queue.num_before(-1, "bob", 1) == 4
 
 
 async def test_a_job_wakes_one_worker_that_waits(place: Place) -> None:

@@ -33,7 +33,14 @@ def test_an_entry_has_the_name_of_its_token_and_numbers_in_their_ranges() -> Non
     given = {"nodes": "0" * 16, "speed": 2.5, "worker": "another", "is_last": True, "models": ["cat.safetensors"]}
     entry = WorkerEntry.model_validate(given)
     assert entry.lists == ["0" * 16] and b'"worker": "pod.1"' in entry.as_bytes("pod.1")
+    assert b'"num_runs": 1' in entry.as_bytes("pod.1")
     assert b"is_last" not in entry.as_bytes("pod.1")
-    for wrong in ({"speed": -1}, {"wait_seconds": float("inf")}, {"nodes": "../x"}, {"models": ["x"] * 100}):
+    for wrong in (
+        {"speed": -1},
+        {"wait_seconds": float("inf")},
+        {"nodes": "../x"},
+        {"models": ["x"] * 100},
+        {"num_runs": 0},
+    ):
         with pytest.raises(ValidationError):
             WorkerEntry.model_validate(given | wrong)
