@@ -132,6 +132,7 @@ class Gateway:
         queue.start()
         if num := await adopt(queue):
             log.info("jobs queued again", num_jobs=num)
+            await queue.wake("", num=num)
 
     async def problems(self) -> list[str]:
         """Return the reasons why no job would be accepted and sent now."""

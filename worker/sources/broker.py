@@ -87,10 +87,10 @@ class Broker(Protocol):
         """Connect as a consumer of this name, which a worker keeps over its restarts."""
         ...
 
-    async def receive(self, most: int, models: Sequence[str]) -> list[Delivery]:
-        """Lease up to `most` jobs; waits a second or two for the first. `models` are file names, the last used first.
+    async def receive(self, most: int, models: Sequence[str], seconds: float | None = None) -> list[Delivery]:
+        """Lease up to `most` jobs; waits some seconds for the first, at most `seconds` if they are given.
 
-        Jobs for these models are preferred among those of one priority.
+        `models` are file names, the last used first. Jobs for these models are preferred among those of one priority.
         """
         ...
 

@@ -12,12 +12,16 @@ import sqlalchemy as sa
 import structlog
 
 from darkroom.worker.gateway.queue.queue import DatabaseQueue
+from darkroom.worker.gateway.queue.statements import Taken
 from darkroom.worker.json.values import WRONG_SHAPE
 from darkroom.worker.sources.broker import Delivery
 
 KIND: Final = "database"
 WAIT_SECONDS: Final = 20.0
 """Seconds between two looks of an idle worker that nobody wakes."""
+
+AGAIN_SECONDS: Final = 1.0
+"""Seconds until a worker looks again that found nothing but jobs that others were about to take."""
 
 MAX_TAKEN_BYTES: Final = 32 * 1024 * 1024
 """Bytes of the bodies that are taken at a time; the first may be larger."""
@@ -64,11 +68,15 @@ class DatabaseBroker:
         self._holder = consumer
         self._queue.start(self.lease_seconds)
 
-    async def receive(self, most: int, models: Sequence[str]) -> list[Delivery]:
+    async def receive(self, most: int, models: Sequence[str], seconds: float | None = None) -> list[Delivery]:
+        until = time.monotonic() + (self._wait_seconds if seconds is None else min(seconds, self._wait_seconds))
         with self._queue.waiters.waiting(models) as waiter:
-            found = await self._taken(most, models)
-            if not found and await waiter.is_woken(self._wait_seconds):
-                found = await self._taken(most, models)
+            found, is_more = await self._taken(most, models)
+            while not found and (left := until - time.monotonic()) > 0:
+                if await waiter.is_woken(min(left, AGAIN_SECONDS) if is_more else left) or is_more:
+                    found, is_more = await self._taken(most, models)
+        if found and is_more:
+            await self._queue.wake("")
         return found
 
     async def renew(self, receipts: Collection[str]) -> set[str]:
@@ -139,15 +147,18 @@ class DatabaseBroker:
     def _lease_ms(self) -> int:
         return round(self.lease_seconds * 1000)
 
-    async def _taken(self, most: int, models: Sequence[str]) -> list[Delivery]:
-        def take(connection: sa.Connection) -> Sequence[sa.Row[Any]]:
+    async def _taken(self, most: int, models: Sequence[str]) -> tuple[list[Delivery], bool]:
+        """Return jobs that were leased, and whether others wait."""
+
+        def take(connection: sa.Connection) -> Taken:
             statements = self._queue.statements
             return statements.take(connection, self._holder, most, self._lease_ms, models, MAX_TAKEN_BYTES)
 
-        rows = [row for row in await self._queue.single(take) if _has_body(row)]
+        taken = await self._queue.single(take)
+        rows = [row for row in taken.rows if _has_body(row)]
         for row in rows:
             self._queue.note_taken(row.job_id, is_cancelled=bool(row.is_cancelled))
-        return [self._delivery(row) for row in rows]
+        return [self._delivery(row) for row in rows], taken.is_more
 
     def _delivery(self, row: sa.Row[Any]) -> Delivery:
         content = row.content

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import sha256
@@ -50,6 +50,7 @@ class Notices:
         self._on_gap = on_gap
         self._origin = secrets.token_hex(4)
         self._unsent: deque[str] = deque(maxlen=MAX_UNSENT)
+        self._counted: Counter[tuple[str, str]] = Counter()
         self._has_unsent = asyncio.Event()
         self.is_heard = asyncio.Event()  # set once others are heard for the first time
         self.channel = f"darkroom_{sha256(database.config.schema_name.encode()).hexdigest()[:16]}"
@@ -65,14 +66,22 @@ class Notices:
             self._unsent.append(text)
             self._has_unsent.set()
 
+    def count_soon(self, kind: str, word: str, num: int) -> None:
+        """Send a notice of how often something has happened since the last one."""
+        if self._database.is_postgres:
+            self._counted[kind, word] += num
+            self._has_unsent.set()
+
     async def send_forever(self) -> None:
         """Send what was gathered, in one statement at a time."""
         while True:
             await self._has_unsent.wait()
             await asyncio.sleep(SEND_SECONDS)
             self._has_unsent.clear()
-            payloads = list(dict.fromkeys(self._unsent))
+            counted = (self._text(kind, (word, str(num))) for (kind, word), num in self._counted.items())
+            payloads = [*counted, *dict.fromkeys(self._unsent)]
             self._unsent.clear()
+            self._counted.clear()
             try:
                 await self._database.run(partial(self._send, payloads), is_single=True)
             except DatabaseUnreachable as error:

@@ -147,10 +147,14 @@ class DatabaseQueue:
         """Queue a job in a transaction. `wake` is that of `wake_of`; `wake` is called once the job is there."""
         return self.statements.put(connection, job, self.notices.channel, wake)
 
-    async def wake(self, model: str, *, is_told: bool = False) -> None:
-        """Wake one worker that waits, at another gateway if none does at this one. `is_told`: others know already."""
-        if not self.waiters.wake(model) and not is_told:
-            self.notices.send_soon(WAKE, model)
+    async def wake(self, model: str, *, is_told: bool = False, num: int = 1) -> None:
+        """Wake one worker that waits for each of some jobs, at another gateway where none does at this one.
+
+        `is_told`: others know already.
+        """
+        num_left = num - self.waiters.wake_some(model, num)
+        if num_left and not is_told:
+            self.notices.count_soon(WAKE, model, num_left)
 
     async def cancel(self, job_id: str) -> None:
         notice = self.notices.payload(CANCEL, job_id)
@@ -323,7 +327,8 @@ class DatabaseQueue:
 
     def _heard(self, kind: str, words: list[str]) -> None:
         if kind == WAKE:
-            self.waiters.wake(*words)
+            model, *counted = words
+            self.waiters.wake_some(model, int(counted[0]) if counted else 1)
         elif kind == CANCEL:
             self._note_cancelled(*words, is_cancelled=True)
         elif kind == EVENT:

@@ -39,6 +39,17 @@ class NewJob:
     stored_ms: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Jobs that were leased. `is_more`: others wait, also such as another one was about to take.
+
+    Rows have `waited_ms` and `content`, the body; None of a job that is in the queue alone.
+    """
+
+    rows: Sequence[sa.Row[Any]]
+    is_more: bool
+
+
 class QueueStatements(Protocol):
     """Statements that differ between the two databases."""
 
@@ -51,11 +62,8 @@ class QueueStatements(Protocol):
 
     def take(
         self, connection: sa.Connection, holder: str, most: int, lease_ms: int, models: Sequence[str], most_bytes: int
-    ) -> Sequence[sa.Row[Any]]:
-        """Lease up to `most` jobs; after the first only as many as have `most_bytes` together.
-
-        Rows have `waited_ms` and `content`, the body; None of a job that is in the queue alone.
-        """
+    ) -> Taken:
+        """Lease up to `most` jobs; after the first only as many as have `most_bytes` together."""
         ...
 
     def cancel(self, connection: sa.Connection, job_id: str, channel: str, notice: str | None) -> None:
@@ -76,8 +84,10 @@ class PostgresStatements:
         ":channel, :wake)"
     )
     _take = sa.text(
-        f"SELECT taken.*, {NOW_POSTGRES} - taken.queued_ms AS waited_ms, taken.body AS content "
-        "FROM queue_take(:holder, :most, :lease_ms, :patience_ms, :models, :most_bytes) AS taken"
+        f"SELECT taken.*, {NOW_POSTGRES} - taken.queued_ms AS waited_ms, taken.body AS content, num_waiting "
+        "FROM (SELECT count(*) AS num_waiting FROM (SELECT 1 FROM queue WHERE holder IS NULL "
+        "ORDER BY rank, turn, position LIMIT CAST(:most AS int) + 1) AS first) AS before "
+        "LEFT JOIN queue_take(:holder, :most, :lease_ms, :patience_ms, :models, :most_bytes) AS taken ON true"
     )
     _cancel = sa.text(
         "WITH cancelled AS (UPDATE queue SET is_cancelled = true WHERE job_id = :job_id) "
@@ -90,12 +100,14 @@ class PostgresStatements:
 
     def take(
         self, connection: sa.Connection, holder: str, most: int, lease_ms: int, models: Sequence[str], most_bytes: int
-    ) -> Sequence[sa.Row[Any]]:
+    ) -> Taken:
         values = {
             "holder": holder, "most": most, "lease_ms": lease_ms, "patience_ms": PATIENCE_MS, "models": list(models),
             "most_bytes": most_bytes,
         }  # fmt: skip
-        return connection.execute(self._take, values).all()
+        found = connection.execute(self._take, values).all()
+        rows = [row for row in found if row.job_id is not None]
+        return Taken(rows, is_more=found[0].num_waiting > len(rows))
 
     def cancel(self, connection: sa.Connection, job_id: str, channel: str, notice: str | None) -> None:
         connection.execute(self._cancel, {"job_id": job_id, "channel": channel, "notice": notice})
@@ -153,7 +165,7 @@ class SqliteStatements:
 
     def take(
         self, connection: sa.Connection, holder: str, most: int, lease_ms: int, models: Sequence[str], most_bytes: int
-    ) -> Sequence[sa.Row[Any]]:
+    ) -> Taken:
         found: list[sa.Row[Any]] = []
         while len(found) < most:
             head = connection.execute(self._head).one_or_none()
@@ -171,7 +183,7 @@ class SqliteStatements:
             connection.execute(self._serve, {"rank": head.rank, "turn": head.turn})
             connection.execute(self._hold, {"holder": holder, "lease_ms": lease_ms, "turn": head.turn, **at})
             found.append(connection.execute(self._taken, at).one())
-        return found
+        return Taken(found, is_more=connection.execute(self._head).first() is not None)
 
     def cancel(self, connection: sa.Connection, job_id: str, channel: str, notice: str | None) -> None:
         connection.execute(self._cancel, {"job_id": job_id})

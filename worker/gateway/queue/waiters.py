@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(eq=False, slots=True)
 class Waiter:
-    """One request that waits, and the models that its worker used last. It is woken once, and then looks."""
+    """One request that waits, and the models that its worker used last. It looks whenever it is woken."""
 
     models: frozenset[str]
     woken_for: str | None = None
@@ -26,6 +26,7 @@ class Waiter:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
         is_woken, self.woken_for = self.woken_for is not None, None
+        self._woken.clear()
         return is_woken
 
 
@@ -60,6 +61,10 @@ class Waiters:
         fitting = (waiter for waiter in asleep if model in waiter.models)
         next(fitting, asleep[0]).wake(model)
         return True
+
+    def wake_some(self, model: str, num: int) -> int:
+        """Wake as many waiters. Returns the number of those that there were."""
+        return next((woken for woken in range(num) if not self.wake(model)), num)
 
     def wake_all(self) -> None:
         """Wake everybody: jobs may have come of which nobody was told."""

@@ -101,7 +101,9 @@ class WorkerDesk:
             while True:
                 receiving = poll.receiving
                 if receiving is None:
-                    receiving = poll.receiving = asyncio.ensure_future(self._received(worker, most, models))
+                    receiving = poll.receiving = asyncio.ensure_future(
+                        self._received(worker, most, models, max(0.0, until - time.monotonic()))
+                    )
                 waited: set[asyncio.Future[Any]] = {receiving, leaving, ending}
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
                 if ending.done() or leaving.done():
@@ -184,10 +186,10 @@ class WorkerDesk:
             self._listed_until = kept | dict.fromkeys(lists, now + LISTED_SECONDS)
         return lacking
 
-    async def _received(self, worker: Worker, most: int, models: Sequence[str]) -> list[TakenJob]:
+    async def _received(self, worker: Worker, most: int, models: Sequence[str], seconds: float) -> list[TakenJob]:
         sealer = await self._sealer()
         async with self._brokers.using(worker) as broker:
-            deliveries, surplus = within_bytes(await broker.receive(most, models))
+            deliveries, surplus = within_bytes(await broker.receive(most, models, seconds))
             for one in surplus:
                 await broker.give_back(one.receipt)
             cancelled = await broker.cancelled([one.job_id for one in deliveries]) if deliveries else set()

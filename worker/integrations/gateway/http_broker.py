@@ -72,13 +72,14 @@ class HttpBroker:
         self._http.headers[WORKER_HEADER] = consumer
         self.lease_seconds = float((await self._ask("POST", "connect"))["lease_seconds"])
 
-    async def receive(self, most: int, models: Sequence[str]) -> list[Delivery]:
+    async def receive(self, most: int, models: Sequence[str], seconds: float | None = None) -> list[Delivery]:
+        wait = WAIT_SECONDS if seconds is None else min(WAIT_SECONDS, seconds)
         wish = {
             "most": min(most, MOST_AT_ONCE),
             "models": [name[:200] for name in models],
-            "wait_seconds": WAIT_SECONDS,
+            "wait_seconds": wait,
         }
-        jobs = (await self._ask("POST", "jobs", wish, seconds=WAIT_SECONDS + ANSWER_SECONDS))["jobs"]
+        jobs = (await self._ask("POST", "jobs", wish, seconds=wait + ANSWER_SECONDS))["jobs"]
         deliveries = [_delivery(job) for job in jobs]
         for job, delivery in zip(jobs, deliveries, strict=True):
             self._keep(delivery.receipt)

@@ -97,10 +97,10 @@ class NatsBroker:
 
     # the consumer's side
 
-    async def receive(self, most: int, models: Sequence[str]) -> list[Delivery]:
+    async def receive(self, most: int, models: Sequence[str], seconds: float | None = None) -> list[Delivery]:
         """Lease jobs by priority; models are not preferred here."""
         async with self._reached() as opened:
-            until = time.monotonic() + WAIT_SECONDS
+            until = time.monotonic() + (WAIT_SECONDS if seconds is None else min(WAIT_SECONDS, seconds))
             while True:
                 found: list[Delivery] = []
                 for priority in PRIORITIES:

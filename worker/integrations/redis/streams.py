@@ -83,9 +83,9 @@ class RedisBroker:
 
     # the consumer's side
 
-    async def receive(self, most: int, models: Sequence[str]) -> list[Delivery]:
+    async def receive(self, most: int, models: Sequence[str], seconds: float | None = None) -> list[Delivery]:
         with self._translated():
-            return await self._taken(most, models) or await self._awaited(most, models)
+            return await self._taken(most, models) or await self._awaited(most, models, seconds)
 
     async def renew(self, receipts: Collection[str]) -> set[str]:
         ours: set[str] = set()
@@ -316,10 +316,11 @@ class RedisBroker:
         found: Any = await self._redis.zmscore(self._key("turns"), [quote(name, safe="") for name in names])
         return {name: score or 0.0 for name, score in zip(names, found, strict=True)}
 
-    async def _awaited(self, most: int, models: Sequence[str]) -> list[Delivery]:
+    async def _awaited(self, most: int, models: Sequence[str], seconds: float | None) -> list[Delivery]:
         """Wait for a job of the streams of all models, or until another stream has one for this worker."""
         names = [*(JobStream(priority).suffix for priority in PRIORITIES), "wake"]
-        block = round(min(WAIT_SECONDS, max(LEAST_WAIT_SECONDS, self._config.lease_seconds / 3)) * 1000)
+        wait = min(WAIT_SECONDS, max(LEAST_WAIT_SECONDS, self._config.lease_seconds / 3))
+        block = max(1, round((wait if seconds is None else min(wait, seconds)) * 1000))  # 0 would wait for ever
         try:
             streams: dict[bytes | str | memoryview[int], int | bytes | str | memoryview[int]] = {
                 self._key(name): ">" for name in names

@@ -76,13 +76,13 @@ class SqsBroker:
         *_, account, name = policy["deadLetterTargetArn"].split(":")
         return str(client.get_queue_url(QueueName=name, QueueOwnerAWSAccountId=account)["QueueUrl"])
 
-    async def receive(self, most: int, models: Sequence[str]) -> list[Delivery]:
+    async def receive(self, most: int, models: Sequence[str], seconds: float | None = None) -> list[Delivery]:
         """Lease jobs; models are not preferred here."""
         found = await self._call(
             lambda: self._sqs().receive_message(
                 QueueUrl=self._queue,
                 MaxNumberOfMessages=min(most, MAX_BATCH),
-                WaitTimeSeconds=WAIT_SECONDS,
+                WaitTimeSeconds=WAIT_SECONDS if seconds is None else min(WAIT_SECONDS, round(seconds)),
                 VisibilityTimeout=self.lease_seconds,
                 AttributeNames=["ApproximateReceiveCount", "SentTimestamp"],
                 MessageAttributeNames=["id", "owner"],

@@ -7,7 +7,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -71,10 +71,9 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     await place.close()
 
 
-async def a_worker(queue: DatabaseQueue, name: str = "worker", lease_seconds: float = LEASE_SECONDS) -> DatabaseBroker:
-    worker = DatabaseBroker(queue, LEASE_SECONDS, wait_seconds=0.0)
-    await worker.connect(name)
-    worker.lease_seconds = lease_seconds
+def worker_of(queue: DatabaseQueue, name: str = "worker", lease_seconds: float = LEASE_SECONDS) -> DatabaseBroker:
+    worker = DatabaseBroker(queue, lease_seconds, wait_seconds=0.0)
+    worker._holder = name  # connected, without the loops of a gateway
     return worker
 
 
@@ -95,7 +94,7 @@ async def ids(worker: DatabaseBroker, most: int = 1, models: tuple[str, ...] = (
 
 async def test_keys_take_turns_within_a_priority_and_each_in_its_own_order(place: Place) -> None:
     _records, queue = await place.gateway()
-    worker = await a_worker(queue)
+    worker = worker_of(queue)
     for number in range(6):
         await queue.put(f"a{number}", b"{}", owner="alice")
     assert await ids(worker, 2) == ["a0", "a1"]
@@ -111,7 +110,7 @@ async def test_keys_take_turns_within_a_priority_and_each_in_its_own_order(place
 
 async def test_a_job_that_is_given_back_comes_first_and_leaves_its_key_no_more_turns(place: Place) -> None:
     _records, queue = await place.gateway()
-    worker = await a_worker(queue)
+    worker = worker_of(queue)
     for number in range(4):
         await queue.put(f"a{number}", b"{}", owner="alice")
     first = await taken(worker, 3)
@@ -180,7 +179,7 @@ async def test_jobs_of_models_that_the_worker_used_come_first_until_another_has_
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _records, queue = await place.gateway()
-    worker = await a_worker(queue)
+    worker = worker_of(queue)
     for name, model in (("one", "x"), ("two", "y"), ("three", "z"), ("four", "y"), ("five", "")):
         await queue.put(name, b"{}", model=model)
     assert await ids(worker, 1, ("z", "y")) == ["three"]
@@ -201,7 +200,7 @@ async def test_the_jobs_before_a_new_one_are_those_of_its_turns(place: Place) ->
         await queue.put(f"a{number}", b"{}", owner="alice")
     await queue.put("c0", b"{}", owner="carol")
     await queue.put("urgent", b"{}", owner="carol", priority=1)
-    await ids(await a_worker(queue), 2)
+    await ids(worker_of(queue), 2)
     assert await queue.depth() == 11
     assert await queue.num_before(0, "alice", 1) == 1 + 10, "all that are there, and the urgent one that is held"
     assert await queue.num_before(0, "bob", 1) == 1 + 1 + 2, "one of each other key, and what workers hold"
@@ -216,16 +215,13 @@ async def test_a_job_wakes_one_worker_that_waits(place: Place) -> None:
     _records, queue = await place.gateway()
     looks: list[str] = []
 
-    class Counted(type(queue.statements)):  # type: ignore[misc]
-        """Statements that note each look."""
-
-        def take(self, connection: sa.Connection, holder: str, *wish: Any) -> Any:
-            found = super().take(connection, holder, *wish)
-            looks.append(holder)
+    class Counting(DatabaseBroker):
+        async def _taken(self, most: int, models: Sequence[str]) -> tuple[list[Delivery], bool]:
+            found = await super()._taken(most, models)
+            looks.append(self._holder)
             return found
 
-    queue.statements = Counted()
-    workers = [DatabaseBroker(queue, LEASE_SECONDS, wait_seconds=60.0) for _ in range(5)]
+    workers = [Counting(queue, LEASE_SECONDS, wait_seconds=60.0) for _ in range(5)]
     for number, worker in enumerate(workers):
         await worker.connect(str(number))
     models = {3: ["fitting"]}
@@ -240,10 +236,81 @@ async def test_a_job_wakes_one_worker_that_waits(place: Place) -> None:
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
+async def test_a_worker_that_others_left_nothing_for_looks_again_and_one_that_left_some_wakes_the_next(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    place = Place(postgres.config(postgres.new_database()), tmp_path)
+    _records, queue = await place.gateway()
+    for name in ("one", "two", "three"):
+        await queue.put(name, b"{}")
+    looks: list[bool] = []
+
+    class Counting(DatabaseBroker):
+        async def _taken(self, most: int, models: Sequence[str]) -> tuple[list[Delivery], bool]:
+            found, is_more = await super()._taken(most, models)
+            looks.append(is_more)
+            return found, is_more
+
+    workers = [Counting(queue, LEASE_SECONDS, wait_seconds=60.0) for _ in range(3)]
+    waiting: list[asyncio.Task[list[Delivery]]] = []
+    loop = asyncio.get_running_loop()
+
+    async def wait() -> None:
+        waiting.extend(asyncio.create_task(worker.receive(1, [])) for worker in workers)
+        await until(_is(lambda: looks == [True] * 3))
+
+    def lock(connection: sa.Connection) -> None:  # as one that is about to take them
+        connection.execute(sa.text("SELECT 1 FROM queue FOR UPDATE"))
+        asyncio.run_coroutine_threadsafe(wait(), loop).result(30)
+
+    await queue.run(lock)
+    async with asyncio.timeout(10):
+        assert sorted(job.job_id for found in await asyncio.gather(*waiting) for job in found) == [
+            "one",
+            "three",
+            "two",
+        ]
+    await place.close()
+
+
+async def test_a_worker_waits_no_longer_than_it_is_asked_to_and_goes_on_waiting_after_a_wake_for_nothing(
+    place: Place,
+) -> None:
+    _records, queue = await place.gateway()
+    worker = DatabaseBroker(queue, LEASE_SECONDS, wait_seconds=60.0)
+    async with asyncio.timeout(10):
+        assert await worker.receive(1, [], 0.01) == []
+        waiting = asyncio.create_task(worker.receive(1, []))
+        for _ in range(2):
+            await until(_is(lambda: queue.waiters.has_any))
+            await queue.wake("")
+        await until(_is(lambda: queue.waiters.has_any))
+        await queue.put("one", b"{}")
+        assert [job.job_id for job in await waiting] == ["one"]
+
+
+async def test_jobs_that_wait_again_wake_a_worker_each_at_another_gateway(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    place = Place(postgres.config(postgres.new_database()), tmp_path)
+    (_, first), (_, second) = await place.gateway(), await place.gateway()
+    workers = [DatabaseBroker(second, LEASE_SECONDS, wait_seconds=60.0) for _ in range(3)]
+    waiting = [asyncio.create_task(worker.receive(1, [])) for worker in workers]
+    woken: list[str] = []
+    second.waiters.wake = lambda model="": bool(woken.append(model)) or len(woken) <= 3  # type: ignore[method-assign]
+    for _ in range(3):
+        await first.wake("x")
+    await until(_is(lambda: len(woken) == 3))
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await place.close()
+
+
 async def test_a_reply_has_so_many_bytes_of_jobs_at_most(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumer, "MAX_TAKEN_BYTES", 1000)
     _records, queue = await place.gateway()
-    worker = await a_worker(queue)
+    worker = worker_of(queue)
     for number in range(4):
         await queue.put(str(number), b"x" * 700 if number else b"x" * 5000)
     assert [await ids(worker, 4) for _ in range(3)] == [["0"], ["1"], ["2"]]
@@ -251,7 +318,7 @@ async def test_a_reply_has_so_many_bytes_of_jobs_at_most(place: Place, monkeypat
 
 async def test_a_lease_that_runs_out_is_free_again_and_may_be_renewed_until_another_has_it(place: Place) -> None:
     _records, queue = await place.gateway()
-    short, other = await a_worker(queue, "short", 0.05), await a_worker(queue, "other")
+    short, other = worker_of(queue, "short", 0.05), worker_of(queue, "other")
     await queue.put("one", b"{}")
     (held,) = await taken(short)
     await asyncio.sleep(0.1)
@@ -269,7 +336,7 @@ async def test_a_lease_that_runs_out_is_free_again_and_may_be_renewed_until_anot
 
 async def test_a_job_of_the_ledger_is_queued_and_ended_with_its_row(place: Place) -> None:
     records, queue = await place.gateway()
-    worker, job = await a_worker(queue), a_job("one")
+    worker, job = worker_of(queue), a_job("one")
     assert await records.insert(job, None, adder(queue, "", None))
     assert not await records.insert(a_job("one"), None, adder(queue, "", None)) and await queue.depth() == 1
     assert number_of(broker_id(job.number)) == job.number
@@ -290,7 +357,7 @@ async def test_a_job_of_the_ledger_is_queued_and_ended_with_its_row(place: Place
 
 async def test_what_is_no_result_ends_a_job_as_failed(place: Place) -> None:
     records, queue = await place.gateway()
-    worker = await a_worker(queue)
+    worker = worker_of(queue)
     for number, result in enumerate((b"[]", b"{", b'{"timings": 7}')):
         await records.insert(a_job(str(number)), None, adder(queue, "", None))
         (held,) = await taken(worker)
@@ -301,7 +368,7 @@ async def test_what_is_no_result_ends_a_job_as_failed(place: Place) -> None:
 
 async def test_a_job_that_is_cancelled_before_a_worker_has_it_is_told_to_one_for_its_webhook(place: Place) -> None:
     records, queue = await place.gateway()
-    worker, job = await a_worker(queue), a_job("one")
+    worker, job = worker_of(queue), a_job("one")
     await records.insert(job, None, adder(queue, "", None))
     name = broker_id(job.number)
     await queue.cancel(name)
@@ -336,7 +403,7 @@ async def test_a_cancelled_job_keeps_its_body_for_its_webhook_alone_and_for_a_ti
 
 async def test_a_cancelled_job_that_a_worker_holds_is_not_settled(place: Place) -> None:
     records, queue = await place.gateway()
-    worker, job = await a_worker(queue), a_job("one")
+    worker, job = worker_of(queue), a_job("one")
     await records.insert(job, None, adder(queue, "", None))
     (held,) = await taken(worker)
     await queue.settle(held.job_id, b'{"status": "cancelled"}')
@@ -351,7 +418,7 @@ async def test_jobs_of_a_time_with_a_broker_are_queued_once(place: Place) -> Non
         job.stage = Stage.QUEUED
         await records.insert(job)
     assert [await adopt(queue), await adopt(queue)] == [3, 0] and await records.num_unsent() == 0
-    assert len(await taken(await a_worker(queue), 9)) == 3
+    assert len(await taken(worker_of(queue), 9)) == 3
 
 
 async def test_jobs_that_are_in_the_queue_are_looked_at_once_each_at_a_start(
@@ -495,7 +562,7 @@ async def test_claims_at_the_same_time_never_give_a_job_twice(postgres: Postgres
     gateways = [await place.gateway() for _ in range(2)]
     for number in range(40):
         await gateways[0][1].put(str(number), b"{}", owner=f"key-{number % 3}", model=f"m{number % 4}")
-    workers = [await a_worker(queue, f"{n}-{i}") for n, (_, queue) in enumerate(gateways) for i in range(4)]
+    workers = [worker_of(queue, f"{n}-{i}") for n, (_, queue) in enumerate(gateways) for i in range(4)]
     found: list[str] = []
 
     async def take_all(worker: DatabaseBroker) -> None:
