@@ -71,7 +71,9 @@ def build_services(settings: Settings) -> GatewayServices:
     per_second = settings.callers.requests_per_second
     is_counted_here = per_second is None or not settings.database.is_set  # a gateway without a server is alone
     rates = None if per_second is None or is_counted_here else RequestRates(settings.database, per_second)
-    database = GatewayDatabase(settings.database, settings.folders.state_path)
+    database = GatewayDatabase(
+        settings.database, settings.folders.state_path, has_broker=settings.broker.kind is not None
+    )
     records = JobRecords(database)
     producer, make_broker = _transport(settings, database)
     return GatewayServices(

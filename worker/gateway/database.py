@@ -7,18 +7,20 @@ immediate, and none waits for another.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from darkroom.worker.errors import DatabaseUnreachable
+from darkroom.worker.errors import DatabaseUnreachable, StateUnusable
 from darkroom.worker.settings.database import DatabaseConfig
 from darkroom.worker.storage.database import JOB_INDEX, JOBS, check_database, open_engine, readable
-from darkroom.worker.storage.postgres_database import open_postgres, place_of, prepare_schema
+from darkroom.worker.storage.postgres_database import APPLICATION, LOOK_SECONDS, open_postgres, place_of, prepare_schema
 from darkroom.worker.storage.state_directory import StateDirectory
 
 POOL_SIZE: Final = 16
@@ -26,6 +28,10 @@ SUFFIX: Final = "_gateway"
 FOLDER: Final = "gateway"
 FILE: Final = "gateway.db"
 
+LEAVING_SECONDS: Final = 5.0  # for which gateways of the other kind may still be ending
+SESSIONS: Final = sa.text(
+    "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND application_name = :name LIMIT 1"
+)
 LEFT: Final = ("08", "57P0", "25006")
 """Beginnings of SQLSTATE: a connection that broke, a server that shuts down or starts, and one that is read-only, as
 the former one is after a failover."""
@@ -39,14 +45,18 @@ Answer = TypeVar("Answer")
 class GatewayDatabase:
     """Connections to the database. `folder` has the file where `config` names no server.
 
+    `has_broker`: its jobs go to a broker, not to its own queue. Its sessions have names that tell this: gateways of the
+    other kind would send the same jobs a second time, or wait for ones that nobody sends.
+
     Every method but `close` raises DatabaseUnreachable.
     """
 
-    def __init__(self, config: DatabaseConfig, folder: Path | None = None) -> None:
+    def __init__(self, config: DatabaseConfig, folder: Path | None = None, *, has_broker: bool = False) -> None:
         self.is_postgres = config.is_set
         self.config = config.model_copy(update={"schema_name": f"{config.schema_name}{SUFFIX}"})
         self._directory = None if self.is_postgres or folder is None else StateDirectory(folder / FOLDER)
-        self._engine = open_postgres(self.config, num_connections=POOL_SIZE) if self.is_postgres else None
+        self._has_broker = has_broker
+        self._engine = self._open_pool() if self.is_postgres else None
         self._threads = ThreadPoolExecutor(POOL_SIZE if self.is_postgres else 1, thread_name_prefix="gateway-database")
         self._probe_threads = (
             ThreadPoolExecutor(1, thread_name_prefix="gateway-probes") if self.is_postgres else self._threads
@@ -70,7 +80,7 @@ class GatewayDatabase:
         return sa.and_(JOBS.c.id == job_id, JOBS.c.queued_ms == stored_ms)
 
     async def open(self) -> None:
-        """Create or migrate the tables. Raises StateUnusable."""
+        """Create or migrate the tables. Raises StateUnusable, also while gateways of the other kind run."""
         await self._in_thread(self._open)
 
     async def close(self) -> None:
@@ -156,10 +166,43 @@ class GatewayDatabase:
         assert self._directory is not None, "a folder where there is no server"
         return self._directory.path / FILE
 
+    def _open_pool(self) -> sa.Engine:
+        name = self._session_name(has_broker=self._has_broker)
+        return open_postgres(self.config, num_connections=POOL_SIZE, name=name)
+
+    def _session_name(self, *, has_broker: bool) -> str:
+        """Return the name of the sessions of gateways with or without a broker that share this schema."""
+        schema = sha256(self.config.schema_name.encode()).hexdigest()[:16]
+        return f"{APPLICATION} gateway {'with broker' if has_broker else 'with queue'} {schema}"
+
+    def _check_others(self, engine: sa.Engine) -> None:
+        """Raise StateUnusable if gateways of the other kind still run after some seconds.
+
+        Of two that start at the same time each has a session by now, so at least one of them finds the other.
+        """
+        until = time.monotonic() + LEAVING_SECONDS
+        other = {"name": self._session_name(has_broker=not self._has_broker)}
+        while True:
+            with engine.connect() as connection:
+                if connection.execute(SESSIONS, other).first() is None:
+                    return
+            if time.monotonic() >= until:
+                kind = "without" if self._has_broker else "with"
+                raise StateUnusable(
+                    f"BROKER_URL: gateways {kind} one use {self.name}, schema {self.config.schema_name}; "
+                    "stop them all before the first one with another setting starts"
+                )
+            time.sleep(LOOK_SECONDS)
+
     def _open(self) -> None:
         if self.is_postgres:
             assert self._engine is not None
-            prepare_schema(self._engine, self.config)
+            try:
+                prepare_schema(self._engine, self.config)
+                self._check_others(self._engine)
+            except BaseException:
+                self._engine.dispose()
+                raise
             return
         assert self._directory is not None, "a folder where there is no server"
         self._directory.take()

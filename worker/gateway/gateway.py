@@ -32,7 +32,7 @@ from darkroom.worker.gateway.collector import Collector
 from darkroom.worker.gateway.expected_wait import ExpectedWait
 from darkroom.worker.gateway.fleet import Fleet
 from darkroom.worker.gateway.followers import Followers
-from darkroom.worker.gateway.job_ledger import UNREADABLE, UNREADABLE_ERROR, adder, adopt
+from darkroom.worker.gateway.job_ledger import UNREADABLE, UNREADABLE_ERROR, adder, adopt, leave_queue
 from darkroom.worker.gateway.job_records import JobRecords, LargeJob, broker_id
 from darkroom.worker.gateway.placing import Placement
 from darkroom.worker.gateway.queue.queue import DatabaseQueue
@@ -108,6 +108,8 @@ class Gateway:
     async def lifespan(self) -> AsyncIterator[None]:
         await self.records.open()
         if self._queue is None:
+            if num := await leave_queue(self.records):
+                log.info("jobs go to broker", num_jobs=num)
             self._tasks.spawn(self._send_left(), "gateway")
             self._tasks.spawn(self._collect(), "gateway")
         else:

@@ -9,7 +9,15 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from darkroom.worker.gateway.database import GatewayDatabase
-from darkroom.worker.gateway.job_records import HEAD, broker_id, ended_job, head_of, number_of, store_end
+from darkroom.worker.gateway.job_records import (
+    HEAD,
+    JobRecords,
+    broker_id,
+    ended_job,
+    head_of,
+    number_of,
+    store_end,
+)
 from darkroom.worker.gateway.queue.queue import DatabaseQueue, rank_of
 from darkroom.worker.gateway.queue.statements import NewJob
 from darkroom.worker.jobs.envelope import refusal
@@ -20,6 +28,10 @@ from darkroom.worker.storage.job import Job, Stage
 UNREADABLE: Final = "The result at the broker cannot be read"
 UNREADABLE_ERROR: Final = {"status": 500, "code": "result_unreadable", "message": UNREADABLE}
 LOOKED_AT_ONCE: Final = 500
+LEAVE: Final = sa.text(
+    "DELETE FROM queue WHERE position IN (SELECT position FROM queue WHERE number IS NOT NULL ORDER BY position "
+    "LIMIT :most FOR UPDATE SKIP LOCKED) RETURNING number, stored_ms"
+)
 ADOPTED: Final = ("number", "queued_ms", "owner", "asked_id", "id", "request")
 
 
@@ -100,6 +112,24 @@ async def adopt(queue: DatabaseQueue) -> int:
         num += num_found
         if last < 0:
             return num
+
+
+async def leave_queue(records: JobRecords) -> int:
+    """Take all jobs from the queue, as ones that were not sent to the broker yet. Returns their number."""
+    num = 0
+
+    def leave(connection: sa.Connection) -> int:
+        rows = connection.execute(LEAVE, {"most": LOOKED_AT_ONCE}).all()
+        if rows:
+            times = [row.stored_ms for row in rows]  # which name the partitions to look into
+            is_one = sa.and_(JOBS.c.number.in_([row.number for row in rows]), JOBS.c.finished_ms.is_(None))
+            change = sa.update(JOBS).where(is_one, JOBS.c.queued_ms.between(min(times), max(times)))
+            connection.execute(change.values(stage=Stage.QUEUED.value))
+        return len(rows)
+
+    while found := await records.run(leave):
+        num += found
+    return num
 
 
 def _queue_again(queue: DatabaseQueue, connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> None:

@@ -36,6 +36,7 @@ LOST_MILLISECONDS = 15_000
 OPEN_SECONDS = 30.0
 LOOK_SECONDS = 0.5
 HOLDER = "holder"
+APPLICATION = "darkroom"
 
 
 class PostgresDatabase:
@@ -203,14 +204,14 @@ def _locked(connection: sa.Connection, config: DatabaseConfig) -> Iterator[None]
             connection.commit()
 
 
-def open_postgres(config: DatabaseConfig, *, num_connections: int = 1) -> sa.Engine:
+def open_postgres(config: DatabaseConfig, *, num_connections: int = 1, name: str = APPLICATION) -> sa.Engine:
     """Return an SQLAlchemy engine whose connections see the schema, and notice a server that is gone.
 
-    Raises SettingsInvalid without the library.
+    `name` is that of its sessions at the server. Raises SettingsInvalid without the library.
     """
     if importlib.util.find_spec("psycopg") is None:
         raise SettingsInvalid(f"DATABASE_URL: the package psycopg is not installed; {install_command('postgres')}")
-    arguments = connect_arguments(config)
+    arguments = connect_arguments(config) | {"application_name": name}
     return sa.create_engine(
         _url(config), connect_args=arguments, hide_parameters=True, pool_size=num_connections
     )  # fmt: skip
@@ -225,7 +226,7 @@ def connect_arguments(config: DatabaseConfig) -> dict[str, str | int]:
         "keepalives_idle": 5,
         "keepalives_interval": 2,
         "keepalives_count": 3,
-        "application_name": "darkroom",
+        "application_name": APPLICATION,
         "options": f"{_options(url, config.schema_name)} -c statement_timeout={STATEMENT_SECONDS * 1000}",
     }
 

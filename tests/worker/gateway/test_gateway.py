@@ -179,7 +179,9 @@ async def test_the_work_is_for_operators_where_metrics_are(broker: RedisServer, 
 async def test_bad_requests_are_refused_by_the_node_lists_of_the_fleet(
     tmp_path: Path, engine: FakeEngine, broker: RedisServer, gateway: httpx.AsyncClient
 ) -> None:
-    assert (await gateway.post("/convert", json=draw())).status_code == 503, "no nodes are known before the first worker"
+    assert (await gateway.post("/convert", json=draw())).status_code == 503, (
+        "no nodes are known before the first worker"
+    )
     async with worker(tmp_path / "worker", engine, broker):
 
         async def is_announced() -> bool:

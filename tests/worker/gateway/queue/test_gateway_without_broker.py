@@ -11,11 +11,14 @@ from typing import Any
 import httpx
 import pytest
 
+from darkroom.worker.errors import StateUnusable
+from darkroom.worker.gateway.database import GatewayDatabase
 from tests.fakes import FakeEngine, draw, wait
 from tests.worker.app.test_recovery import front_process
 from tests.worker.gateway.running_gateway import LocalGateway
 from tests.worker.postgres_server import PostgresServer
 from tests.worker.running_front import running_front, until
+from tests.worker.sources.servers import redis_server
 
 
 def body(job_id: str, workflow: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -108,6 +111,37 @@ async def test_a_gateway_takes_so_many_jobs_at_a_time(tmp_path: Path) -> None:
         statuses = [(await http.post("/generate", json=body(str(number)))).status_code for number in range(8)]
     assert statuses == [202] * 6 + [503] * 2
     await gateway.stop()
+
+
+async def test_jobs_go_to_a_broker_and_back_with_the_setting_of_gateways_that_are_never_mixed(
+    tmp_path: Path, engine: FakeEngine, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("darkroom.worker.gateway.gateway.SEND_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("darkroom.worker.gateway.database.LEAVING_SECONDS", 0.0)
+    url = postgres.url(postgres.new_database())
+    async with redis_server(tmp_path / "redis") as redis:
+        with_queue, with_broker = LocalGateway("", url, broker_lease_seconds=20), LocalGateway(redis.url, url)
+        await with_queue.start()
+        async with with_queue.client() as http:
+            assert (await http.post("/generate", json=body("one"))).status_code == 202
+        with pytest.raises(StateUnusable, match="stop them all"):
+            await GatewayDatabase(postgres.config(url.rpartition("/")[2]), has_broker=True).open()
+        await with_queue.stop()
+        await with_broker.start()
+        with pytest.raises(StateUnusable, match="gateways with one use"):
+            await GatewayDatabase(postgres.config(url.rpartition("/")[2])).open()
+
+        async def is_sent() -> bool:
+            return await with_broker.producer.depth() == 1
+
+        await until(is_sent)
+        await with_broker.stop()
+        await with_queue.start()
+        await with_queue.make_token("worker")
+        async with running_front(tmp_path, engine, **given_by(with_queue)), with_queue.client() as http:
+            assert (await http.post("/generate/sync", json=body("one"))).json()["status"] == "completed"
+        await with_queue.stop()
+    assert len(engine.runs) == 1
 
 
 @pytest.mark.slow
