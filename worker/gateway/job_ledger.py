@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -21,7 +21,7 @@ from darkroom.worker.gateway.job_records import (
 from darkroom.worker.gateway.queue.queue import DatabaseQueue, rank_of
 from darkroom.worker.gateway.queue.statements import NewJob
 from darkroom.worker.jobs.envelope import refusal
-from darkroom.worker.json.values import WRONG_SHAPE
+from darkroom.worker.json.values import WRONG_SHAPE, object_at
 from darkroom.worker.storage.database import JOBS, dump_json
 from darkroom.worker.storage.job import Job, Stage
 
@@ -56,7 +56,7 @@ class JobLedger:
 
     def body_with_webhook(self, connection: sa.Connection, job_id: str) -> bytes | None:
         body = connection.execute(sa.select(JOBS.c.prompt).where(self._is_live(job_id))).scalar()
-        return body.encode() if body is not None and json.loads(body)["input"].get("webhook") else None
+        return body.encode() if body is not None and object_at(json.loads(body), "input").get("webhook") else None
 
     def live_among(self, connection: sa.Connection, job_ids: Collection[str]) -> set[str]:
         numbers = {number_of(job_id): job_id for job_id in job_ids}
@@ -102,7 +102,7 @@ async def adopt(queue: DatabaseQueue) -> int:
         rows = connection.execute(live.order_by(listed.number).limit(LOOKED_AT_ONCE)).all()
         names = {broker_id(row.number): row for row in rows}
         known = set(connection.execute(queue.shared.find, {"job_ids": list(names)}).scalars()) if names else set()
-        lacking = [row for name, row in names.items() if name not in known]
+        lacking = {row.number: row.queued_ms for name, row in names.items() if name not in known}
         if lacking:
             _queue_again(queue, connection, lacking)
         return len(lacking), rows[-1].number if len(rows) == LOOKED_AT_ONCE else -1
@@ -132,12 +132,10 @@ async def leave_queue(records: JobRecords) -> int:
     return num
 
 
-def _queue_again(queue: DatabaseQueue, connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> None:
-    """Queue those of some jobs that have not ended meanwhile."""
-    times = [row.queued_ms for row in rows]  # which name the partitions to look into
-    are_they = sa.and_(
-        JOBS.c.number.in_([row.number for row in rows]), JOBS.c.queued_ms.between(min(times), max(times))
-    )
+def _queue_again(queue: DatabaseQueue, connection: sa.Connection, times: Mapping[int, int]) -> None:
+    """Queue those of some jobs that have not ended meanwhile; `times` are those of their rows, by their numbers."""
+    earliest, latest = min(times.values()), max(times.values())  # which name the partitions to look into
+    are_they = sa.and_(JOBS.c.number.in_(list(times)), JOBS.c.queued_ms.between(earliest, latest))
     change = sa.update(JOBS).where(are_they, JOBS.c.finished_ms.is_(None)).values(stage=Stage.WAITING.value)
     size = sa.func.octet_length(JOBS.c.prompt).label("num_bytes")
     changed = change.returning(*(JOBS.c[name] for name in ADOPTED), size)

@@ -228,7 +228,7 @@ class DatabaseQueue:
         """
         values = {"rank": rank_of(priority), "owner": owner, "most_owners": MOST_OWNERS, "most_own": MOST_OWN}
         row = await self.single(lambda connection: connection.execute(self.shared.before, values).one())
-        num_higher, num_same = int(row.all_higher) - row.higher_gone, int(row.all_same) - row.same_gone
+        num_higher, num_same = int(row.all_higher - row.higher_gone), int(row.all_same - row.same_gone)
         num_own = int(row.num_own)
         return num_higher + min(num_same, num_held + num_own + int(row.num_others) * (num_own + 1))
 

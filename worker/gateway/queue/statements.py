@@ -85,9 +85,8 @@ class PostgresStatements:
     )
     _take = sa.text(
         f"SELECT taken.*, {NOW_POSTGRES} - taken.queued_ms AS waited_ms, taken.body AS content, num_waiting "
-        "FROM (SELECT count(*) AS num_waiting FROM (SELECT 1 FROM queue WHERE holder IS NULL "
-        "ORDER BY rank, turn, position LIMIT CAST(:most AS int) + 1) AS first) AS before "
-        "LEFT JOIN queue_take(:holder, :most, :lease_ms, :patience_ms, :models, :most_bytes) AS taken ON true"
+        "FROM queue_waiting(CAST(:most AS int) + 1) AS num_waiting LEFT JOIN queue_take("
+        ":holder, :most, :lease_ms, :patience_ms, :models, :most_bytes) AS taken ON true"
     )
     _cancel = sa.text(
         "WITH cancelled AS (UPDATE queue SET is_cancelled = true WHERE job_id = :job_id) "

@@ -290,14 +290,19 @@ async def test_a_worker_waits_no_longer_than_it_is_asked_to_and_goes_on_waiting_
 
 
 async def test_jobs_that_wait_again_wake_a_worker_each_at_another_gateway(
-    postgres: PostgresServer, tmp_path: Path
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = Place(postgres.config(postgres.new_database()), tmp_path)
     (_, first), (_, second) = await place.gateway(), await place.gateway()
     workers = [DatabaseBroker(second, LEASE_SECONDS, wait_seconds=60.0) for _ in range(3)]
     waiting = [asyncio.create_task(worker.receive(1, [])) for worker in workers]
     woken: list[str] = []
-    second.waiters.wake = lambda model="": bool(woken.append(model)) or len(woken) <= 3  # type: ignore[method-assign]
+
+    def wake(model: str = "") -> bool:
+        woken.append(model)
+        return len(woken) <= 3
+
+    monkeypatch.setattr(second.waiters, "wake", wake)
     for _ in range(3):
         await first.wake("x")
     await until(_is(lambda: len(woken) == 3))

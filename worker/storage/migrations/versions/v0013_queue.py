@@ -109,6 +109,15 @@ BEGIN
 END $$
 """
 
+WAITING = f"""
+CREATE FUNCTION queue_waiting(most int) RETURNS bigint STABLE {MADE}
+BEGIN
+  RETURN (SELECT count(*) FROM (
+    SELECT 1 FROM queue WHERE holder IS NULL ORDER BY rank, turn, position LIMIT most
+  ) AS waiting);
+END $$
+"""
+
 FREE = f"""
 CREATE FUNCTION queue_free(most int) RETURNS SETOF queue {MADE}
 DECLARE
@@ -153,7 +162,7 @@ def upgrade() -> None:
     _make_queue()
     _make_rest(is_postgres=is_postgres)
     if is_postgres:
-        for statement in (PUT, TAKE, FREE, COUNT):
+        for statement in (PUT, TAKE, WAITING, FREE, COUNT):
             op.execute(statement)
         op.execute(
             "CREATE TRIGGER queue_counted AFTER INSERT OR DELETE ON queue FOR EACH ROW EXECUTE FUNCTION queue_counted()"
@@ -257,7 +266,7 @@ def downgrade() -> None:
         return
     if is_postgres:
         op.execute("DROP TRIGGER queue_counted ON queue")
-        for name in ("queue_put", "queue_take", "queue_free", "queue_counted"):
+        for name in ("queue_put", "queue_take", "queue_waiting", "queue_free", "queue_counted"):
             op.execute(f"DROP FUNCTION {name}")
     for name in (
         "queue",
