@@ -57,7 +57,7 @@ SAVED_SHAPE = {
     "21": node("SaveGLB", mesh=["11", 0], filename_prefix="shape"),
 }
 
-# Nodes of families whose latents become Gaussians: the VAE of the image, the latent's tokens, and a picture of them.
+# Nodes of families whose latents become Gaussians: the VAE of the image, the latent's tokens, and an image of them.
 OF_SPLATS = {
     "6": node("DarkroomRandomCheckpoint", family="flux2", scale="small", seed=1),
     "10": node("VAEDecodeTripoSplat", samples=["9", 0], vae=["1", 2], num_gaussians=32768, seed=1),

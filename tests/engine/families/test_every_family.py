@@ -50,6 +50,7 @@ VIDEO_FAMILIES = [
     item for item in FAMILIES if any(default.frames for default in (item.default, *item.variant_defaults.values()))
 ]
 SMALL_CARD_MIB = 12  # less than the networks of a small scale take
+BYTES_PER_BYTE = 0.01 * MIB  # of working memory, for one of a latent, times the family's factor
 VIDEO_CARD_MIB = 20  # the same where the VAE is one of videos, which works on more at a time
 
 # In the scope of the module, so that all tests of a family follow one another and share what they only read.
@@ -219,6 +220,13 @@ def fixed_tile_bytes(family: ModelFamily) -> int:
     return int(vae.decode_bytes((1, family.latent_format.latent_channels, 1, side, side))) * torch.float32.itemsize
 
 
+def fixed_latent_bytes(family: ModelFamily) -> int:
+    """Return the working memory of a network whose latent has one size, whatever the image's; 0 for others."""
+    network: Any = weightless_denoiser(family.name, "small")
+    num_numbers = getattr(network, "q_token_length", 0) * family.latent_format.latent_channels
+    return int(num_numbers * torch.float32.itemsize * BYTES_PER_BYTE * family.memory_usage_factor)
+
+
 def assert_image(engine: Engine, outputs: dict[str, Any]) -> None:
     if "audio" in outputs["21"]:
         (item,) = outputs["21"]["audio"]
@@ -251,7 +259,8 @@ def test_an_image_comes_out_and_is_the_same_offloaded(base: Path, family: ModelF
     latents = []
     least_mib = VIDEO_CARD_MIB if family.latent_format.latent_dimensions == 3 else SMALL_CARD_MIB
     factor = family.memory_usage_factor * (USUAL_CELL_PX / cell_px(family)) ** 2  # working memory goes by cells
-    small_card_bytes = max(least_mib, int(SMALL_CARD_MIB * factor)) * MIB + fixed_tile_bytes(family)
+    small_card_bytes = max(least_mib, int(SMALL_CARD_MIB * factor)) * MIB
+    small_card_bytes += fixed_tile_bytes(family) + fixed_latent_bytes(family)
     for card_bytes in (None, small_card_bytes):
         with engine_of(base, card_bytes=card_bytes) as engine:
             outputs, _ = run(engine, prompt)

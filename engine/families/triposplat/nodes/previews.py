@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,15 @@ from typing import Any
 import torch
 
 from darkroom.engine.diffusion.nested_latent import first_stream
+from darkroom.engine.errors import OutOfMemory
 from darkroom.engine.families.triposplat.transformer import LATENT_CHANNELS, NUM_TOKENS
 from darkroom.engine.images.pixels import to_pillow
 from darkroom.engine.media.splats.splat import Splat
+from darkroom.engine.memory.device import translate_device_error
 from darkroom.engine.models.splat_vae import SplatVae
 from darkroom.engine.nodes.running_call import running_context
+
+log = logging.getLogger(__name__)
 
 SIDE_PX, LARGEST_PX = 320, 512
 FIELD_DEGREES, DISTANCE = 35.0, 2.2
@@ -44,18 +49,32 @@ class SplatPreviews:
     view: PreviewView
 
     def wrap_run(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
-        """Sample, with a callback that reports a preview behind the sampler's own where one is asked for."""
+        """Sample, with a callback that reports a preview behind the sampler's own where one is asked for.
+
+        A preview that fails for want of memory, or of a latent that is not one of splats, is the run's last one.
+        """
         context = running_context()
         if context is None or context.report_preview is None:
             return executor(*args, **kwargs)
         show = context.report_preview
         given = list(args)
         own = given[CALLBACK] if len(given) > CALLBACK else kwargs.get("callback")
+        has_failed = False
 
         def report(step: int, denoised: Any, x: Any, total_steps: int) -> None:
+            nonlocal has_failed
             if own is not None:
                 own(step, denoised, x, total_steps)
-            show(("JPEG", to_pillow(self.image_of(denoised)), LARGEST_PX))
+            if has_failed:
+                return
+            try:
+                with translate_device_error():
+                    image = self.image_of(denoised)
+            except (OutOfMemory, ValueError) as error:
+                has_failed = True
+                log.warning("previews of splats stopped: %s", error)
+                return
+            show(("JPEG", to_pillow(image), LARGEST_PX))
 
         if len(given) > CALLBACK:
             given[CALLBACK] = report
@@ -64,8 +83,12 @@ class SplatPreviews:
         return executor(*given, **kwargs)
 
     def image_of(self, denoised: Any) -> torch.Tensor:
-        """Return the image [S, S, 3] of the first item of a latent, nested or packed."""
+        """Return the image [S, S, 3] of the first item of a latent, nested or packed. Raises ValueError for another."""
         numbers = first_stream(denoised)[:1].flatten(1)[:, : NUM_TOKENS * LATENT_CHANNELS]
+        if numbers.shape[1] < NUM_TOKENS * LATENT_CHANNELS:
+            raise ValueError(
+                f"latent: none of splats; got {numbers.shape[1]} numbers, expected {NUM_TOKENS * LATENT_CHANNELS}"
+            )
         latent = numbers.view(1, NUM_TOKENS, LATENT_CHANNELS)
         draw = torch.Generator(device="cpu").manual_seed(SEED)
         splat = self.vae.decode_splat(latent, self.view.num_gaussians, self.view.num_levels, draw)
@@ -85,8 +108,10 @@ def disc_image(splat: Splat, view: PreviewView) -> torch.Tensor:
     colors = torch.zeros(SIDE_PX * SIDE_PX, 3)
     order = depths.argsort(descending=True, stable=True)  # nearer ones are written later
     middles, radii, own, depths = middles[order], radii[order], splat.colors()[is_seen][order], depths[order]
-    for radius in radii.unique().tolist():
+    for radius in range(1, view.largest_radius_px + 1):
         of_radius = radii == radius
+        if not of_radius.any():
+            continue
         side = torch.arange(-radius, radius + 1)
         offsets = torch.cartesian_prod(side, side)
         for offset in offsets[offsets.square().sum(dim=1) <= radius * radius]:
