@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from darkroom.engine.families.stable_audio.transformer import (
+    ROTARY_WIDTH,
     TIME_WIDTH,
     AudioFeedForward,
     AudioSelfAttention,
@@ -102,7 +103,7 @@ class CellBlock(nn.Module):
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
         self.pre_norm, self.ff_norm = CellNorm(hidden_size), CellNorm(hidden_size)
-        self.self_attn, self.ff = AudioSelfAttention(hidden_size), AudioFeedForward(hidden_size)
+        self.self_attn, self.ff = AudioSelfAttention(hidden_size), AudioFeedForward(hidden_size, 4 * hidden_size)
         self.residual = GatedResidual()
         self.residual_norm = ResidualNorm(self.residual, AdaptiveNorm("none"))
 
@@ -119,7 +120,7 @@ class CellStack(nn.Module):
         size = config.hidden_size
         self.project_in = Linear(2 * LATENT_CHANNELS + config.condition_dim, size, bias=False)
         self.project_out = Linear(size, LATENT_CHANNELS, bias=False)
-        self.rotary_pos_emb = RotaryFrequencies()
+        self.rotary_pos_emb = RotaryFrequencies(ROTARY_WIDTH)
         self.layers = nn.ModuleList(CellBlock(size) for _ in range(config.num_layers))
 
     def forward(self, x: torch.Tensor, first: torch.Tensor, options: Options) -> torch.Tensor:

@@ -12,6 +12,7 @@ functions by `("double_block", index)`, called with the block's inputs and `{"or
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -185,12 +186,16 @@ class GatedProjection(nn.Module):
 
 
 class AudioFeedForward(nn.Module):
-    def __init__(self, width: int) -> None:
+    """Two layers, of which `projection` is the first with its activation. `inner_width` channels between them."""
+
+    def __init__(
+        self, width: int, inner_width: int, projection: Callable[[int, int], nn.Module] = GatedProjection
+    ) -> None:
         super().__init__()
-        self.ff = nn.Sequential(GatedProjection(width, 4 * width), nn.Identity(), Linear(4 * width, width))
+        self.ff = nn.ModuleDict({"0": projection(width, inner_width), "2": Linear(inner_width, width)})
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.ff(x)
+        out: torch.Tensor = self.ff["2"](self.ff["0"](x))
         return out
 
 
@@ -201,7 +206,7 @@ class AudioBlock(nn.Module):
         self.pre_norm, self.cross_attend_norm, self.ff_norm = (GammaNorm(width) for _ in range(3))
         self.self_attn = AudioSelfAttention(width)
         self.cross_attn = AudioTextAttention(width, config.context_dim)
-        self.ff = AudioFeedForward(width)
+        self.ff = AudioFeedForward(width, 4 * width)
         self.residual = GatedResidual()
         self.residual_norm = ResidualNorm(self.residual, AdaptiveNorm("none"))
 
@@ -214,14 +219,16 @@ class AudioBlock(nn.Module):
 
 
 class RotaryFrequencies(nn.Module):
-    def __init__(self) -> None:
+    """Frequencies of rotary positions, as files have them."""
+
+    def __init__(self, rotary_dim: int) -> None:
         super().__init__()
-        self.inv_freq = nn.Parameter(torch.empty(ROTARY_WIDTH // 2))
+        self.inv_freq = nn.Parameter(torch.empty(rotary_dim // 2))
 
     def forward(self, length: int) -> torch.Tensor:
-        """Return the angles [length, 32] of so many places, float32."""
-        places = torch.arange(length, dtype=torch.float32, device=self.inv_freq.device)
-        angles = places[:, None] * self.inv_freq.float()[None]
+        """Return the angles [length, rotary_dim] of positions, float32, the same twice."""
+        positions = torch.arange(length, dtype=torch.float32, device=self.inv_freq.device)
+        angles = positions[:, None] * self.inv_freq.float()[None]
         return torch.cat([angles, angles], dim=-1)
 
 
@@ -230,7 +237,7 @@ class AudioTransformer(nn.Module):
         super().__init__()
         self.project_in = Linear(config.in_channels, config.width, bias=False)
         self.project_out = Linear(config.width, config.in_channels, bias=False)
-        self.rotary_pos_emb = RotaryFrequencies()
+        self.rotary_pos_emb = RotaryFrequencies(ROTARY_WIDTH)
         self.layers = nn.ModuleList(AudioBlock(config) for _ in range(config.num_blocks))
 
     def forward(self, x: torch.Tensor, first: torch.Tensor, text: torch.Tensor, options: Options) -> torch.Tensor:

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from darkroom.engine.families.stable_audio.transformer import Float32Linear
+from darkroom.engine.families.stable_audio.transformer import AudioFeedForward, Float32Linear, RotaryFrequencies
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.block_calls import BlockFunction
@@ -29,7 +29,6 @@ from darkroom.engine.layers.filled import filled
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.transformer_layers import (
     AdaptiveNorm,
-    GatedActivation,
     GatedResidual,
     ResidualNorm,
     RotaryHeads,
@@ -207,28 +206,6 @@ class AudioAttention(nn.Module):
         return x.view(*x.shape[:2], -1, self.head_dim).transpose(1, 2)
 
 
-class GatedProjection(nn.Module):
-    def __init__(self, width: int, inner_width: int) -> None:
-        super().__init__()
-        self.proj = Linear(width, 2 * inner_width)
-        self.activation = GatedActivation("silu", is_gate_first=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.activation(self.proj(x))
-        return out
-
-
-class AudioFeedForward(nn.Module):
-    def __init__(self, config: StableAudio3Config) -> None:
-        super().__init__()
-        width, inner_width = config.hidden_size, config.intermediate_size
-        self.ff = nn.ModuleDict({"0": GatedProjection(width, inner_width), "2": Linear(inner_width, width)})
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.ff["2"](self.ff["0"](x))
-        return out
-
-
 class AudioBlock(nn.Module):
     def __init__(self, config: StableAudio3Config) -> None:
         super().__init__()
@@ -236,7 +213,7 @@ class AudioBlock(nn.Module):
         self.pre_norm, self.cross_attend_norm, self.ff_norm = (GammaRmsNorm(width) for _ in range(3))
         self.self_attn = AudioAttention(config)
         self.cross_attn = AudioAttention(config, config.text_dim)
-        self.ff = AudioFeedForward(config)
+        self.ff = AudioFeedForward(width, config.intermediate_size)
         self.to_scale_shift_gate = nn.Parameter(torch.empty(6 * width))
         self.to_local_embed = _two_layers(config.local_dim, width, width) if config.local_dim else None
         self.norm, self.residual = AdaptiveNorm("none"), GatedResidual()
@@ -263,18 +240,6 @@ class AudioBlock(nn.Module):
         x, normed = self.residual_norm(x, change, None, ff_scale, ff_shift, norm=self.ff_norm)
         out: torch.Tensor = self.residual(x, self.ff(normed), torch.sigmoid(1 - ff_gate))
         return out
-
-
-class RotaryFrequencies(nn.Module):
-    def __init__(self, rotary_dim: int) -> None:
-        super().__init__()
-        self.inv_freq = nn.Parameter(torch.empty(rotary_dim // 2))
-
-    def forward(self, length: int) -> torch.Tensor:
-        """Return the angles [length, rotary_dim] of positions, float32."""
-        positions = torch.arange(length, dtype=torch.float32, device=self.inv_freq.device)
-        angles = positions[:, None] * self.inv_freq.float()[None]
-        return torch.cat([angles, angles], dim=-1)
 
 
 class AudioTransformer(nn.Module):

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from darkroom.engine.families.stable_audio.transformer import AudioFeedForward, GatedProjection, RotaryFrequencies
 from darkroom.engine.layers.attention import optimized_attention
 from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.norms import DynamicTanh
@@ -68,18 +69,6 @@ def same_vae_config(shapes: Shapes) -> SameVaeConfig:
     )
 
 
-class RotaryFrequencies(nn.Module):
-    def __init__(self, rotary_dim: int) -> None:
-        super().__init__()
-        self.inv_freq = nn.Parameter(torch.empty(rotary_dim // 2))
-
-    def forward(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the cosines and sines [length, rotary_dim / 2] of positions, float32."""
-        positions = torch.arange(length, dtype=torch.float32, device=self.inv_freq.device)
-        angles = torch.outer(positions, self.inv_freq.float())
-        return angles.cos(), angles.sin()
-
-
 class SameAttention(nn.Module):
     def __init__(self, width: int, head_dim: int, *, is_windowed: bool) -> None:
         super().__init__()
@@ -127,26 +116,16 @@ def attended_in_window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tor
     return torch.cat(attended, dim=1)
 
 
-class GatedProjection(nn.Module):
-    def __init__(self, width: int, inner_width: int, *, has_sines: bool) -> None:
+class SineProjection(nn.Module):
+    """Values times the sines of their gates."""
+
+    def __init__(self, width: int, inner_width: int) -> None:
         super().__init__()
-        self.has_sines = has_sines
         self.proj = Linear(width, 2 * inner_width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         value, gate = self.proj(x).chunk(2, dim=-1)
-        out: torch.Tensor = value * (torch.sin(PI * gate) if self.has_sines else functional.silu(gate))
-        return out
-
-
-class SameFeedForward(nn.Module):
-    def __init__(self, width: int, inner_width: int, *, has_sines: bool) -> None:
-        super().__init__()
-        first = GatedProjection(width, inner_width, has_sines=has_sines)
-        self.ff = nn.ModuleDict({"0": first, "2": Linear(inner_width, width)})
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.ff["2"](self.ff["0"](x))
+        out: torch.Tensor = value * torch.sin(PI * gate)
         return out
 
 
@@ -157,12 +136,14 @@ class SameBlock(nn.Module):
         head_dim = min(HEAD_DIM, width)
         self.pre_norm, self.ff_norm = DynamicTanh(width), DynamicTanh(width)
         self.self_attn = SameAttention(width, head_dim, is_windowed=config.is_windowed)
-        self.ff = SameFeedForward(width, config.intermediate_size, has_sines=has_sines)
+        projection = SineProjection if has_sines else GatedProjection
+        self.ff = AudioFeedForward(width, config.intermediate_size, projection)
         self.rope = RotaryFrequencies(head_dim // 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return [B, T, D]."""
-        x = x + self.self_attn(self.pre_norm(x), self.rope(x.shape[1]))
+        angles = self.rope(x.shape[1]).chunk(2, dim=-1)[0]
+        x = x + self.self_attn(self.pre_norm(x), (angles.cos(), angles.sin()))
         out: torch.Tensor = x + self.ff(self.ff_norm(x))
         return out
 
