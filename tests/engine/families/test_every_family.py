@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 
 from benchmark.family_workflows import IMAGE_PX, USUAL_CELL_PX, cell_px, image, image_of_checkpoint
+from darkroom.engine.diffusion.guidance import BATCH_MARGIN
 from darkroom.engine.diffusion.samplers.registry import declared_samplers
 from darkroom.engine.engine import Engine
 from darkroom.engine.families import registry
@@ -221,10 +222,10 @@ def fixed_tile_bytes(family: ModelFamily) -> int:
 
 
 def fixed_latent_bytes(family: ModelFamily) -> int:
-    """Return the working memory of a network whose latent has one size, whatever the image's; 0 for others."""
+    """Return the memory in which both conditions run as one batch, for latents of one size; 0 for other families."""
     network: Any = weightless_denoiser(family.name, "small")
     num_numbers = getattr(network, "q_token_length", 0) * family.latent_format.latent_channels
-    return int(num_numbers * torch.float32.itemsize * BYTES_PER_BYTE * family.memory_usage_factor)
+    return int(2 * BATCH_MARGIN * num_numbers * torch.float32.itemsize * BYTES_PER_BYTE * family.memory_usage_factor)
 
 
 def assert_image(engine: Engine, outputs: dict[str, Any]) -> None:

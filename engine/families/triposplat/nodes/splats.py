@@ -111,10 +111,9 @@ def triposplat_sampling_preview(
 ) -> MODEL:
     """Show the Gaussians that the latent would become after every step of the sampler, seen from a camera."""
     view = PreviewView(num_gaussians, octree_level, yaw, pitch, point_size)
+    previews = SplatPreviews(splat_vae(vae), view)
     patched = model.clone()
-    patched.add_wrapper_with_key(
-        OUTER_SAMPLE, "triposplat_sampling_preview", SplatPreviews(splat_vae(vae), view).wrap_run
-    )
+    patched.add_wrapper_with_key(OUTER_SAMPLE, "triposplat_sampling_preview", previews.wrap_run)
     return patched
 
 
