@@ -82,6 +82,8 @@ SONGS: dict[str, dict[str, Any]] = {  # inputs by the node that encodes a song
         "top_k": 0, "min_p": 0.0,
     },
 }  # fmt: skip
+
+
 USUAL_CELL_PX = 8  # of most families
 
 
@@ -93,10 +95,8 @@ def cell_px(family: ModelFamily) -> int:
 
 
 def empty_side_px(family: ModelFamily) -> int:
-    """Return the side of `EmptyLatentImage`, which counts 8 pixels a cell, for images of 64 pixels a side."""
-    if family.latent_format.resizes_empty:
-        return IMAGE_PX
-    return IMAGE_PX * USUAL_CELL_PX // cell_px(family)
+    """Return the side of `EmptyLatentImage`, which is resized to the latent format's cells, for images of 64 pixels."""
+    return IMAGE_PX * family.latent_format.spacial_downscale_ratio // cell_px(family)
 
 
 def image(source: dict[str, Any], family: ModelFamily) -> dict[str, Any]:

@@ -92,7 +92,8 @@ class Drawing:
         """Return the drawing of a small image with conditions of the family's own text encoders."""
         conditions = tuple(clip.encode_from_tokens_scheduled(clip.tokenize(text)) for text in ("a red fox", ""))
         cells = side_px // 8
-        shape = AUDIO_LATENTS.get(family) or fix_empty_latent_channels(model, torch.zeros(1, 4, cells, cells)).shape
+        empty = torch.zeros(1, 4, cells, cells)
+        shape = AUDIO_LATENTS.get(family) or fix_empty_latent_channels(model, empty, downscale_ratio_spacial=8).shape
         noise = torch.randn(shape, generator=torch.Generator().manual_seed(1))
         defaults = family_named(family).default
         return cls(

@@ -20,7 +20,7 @@ from darkroom.engine.diffusion.replacements import replaceable, replacement_of
 from darkroom.engine.diffusion.sample import Guider, SampledModel, Sampler
 from darkroom.engine.diffusion.steps_reported import ProgressCallback
 
-EMPTY_CELL_PX = 8  # a side, of the cells of empty latents made for most families
+CELL_PX = 8  # a side, of most families' latents
 
 
 @replaceable
@@ -219,11 +219,17 @@ def sample_custom(
 
 
 @replaceable
-def fix_empty_latent_channels(model: SampledModel, latent_image: torch.Tensor) -> torch.Tensor:
-    """Return an empty latent with the number of channels the model takes, and any latent with its dimensions.
+def fix_empty_latent_channels(
+    model: SampledModel,
+    latent_image: torch.Tensor,
+    downscale_ratio_spacial: float | None = None,
+    downscale_ratio_temporal: float | None = None,
+) -> torch.Tensor:
+    """Return an empty latent with the channels and cells that the model takes, and any latent with its dimensions.
 
-    Where the latent format says so, one of other channels is taken to have cells of 8 pixels and gets the size of the
-    same image. A format whose latents have several streams adds those that an empty one lacks.
+    `downscale_ratio_spacial` are the pixels a side of a cell of `latent_image`, `downscale_ratio_temporal` the samples
+    at 44.1 kHz of a cell of audio [B, C, L]: an empty one gets as many of the model's cells as the same image or audio
+    has. None keeps the size. A format whose latents have several streams adds those that an empty one lacks.
 
     Raises ValueError for an image's latent of other channels: that of another family's VAE; for one stream alone of a
     latent that has several; and for several streams where the model takes one.
@@ -241,9 +247,8 @@ def fix_empty_latent_channels(model: SampledModel, latent_image: torch.Tensor) -
     stream_channels = getattr(latent_format, "stream_channels", ())
     if latent_image.shape[1] not in (channels, *stream_channels) and is_empty:
         latent_image = repeat_to_batch_size(latent_image, channels, dim=1)
-        if getattr(latent_format, "resizes_empty", False):
-            sides = [round(side * EMPTY_CELL_PX / latent_format.spatial_ratio) for side in latent_image.shape[-2:]]
-            latent_image = latent_image.new_zeros(*latent_image.shape[:-2], *sides)
+    if is_empty:
+        latent_image = _in_cells_of(latent_format, latent_image, downscale_ratio_spacial, downscale_ratio_temporal)
     if latent_image.shape[1] not in (channels, *stream_channels):
         raise ValueError(
             f"latent_image: a latent of another VAE than the model's; got {latent_image.shape[1]} channels, expected "
@@ -260,16 +265,15 @@ def fix_empty_latent_channels(model: SampledModel, latent_image: torch.Tensor) -
     return latent_image if complete is None else complete(latent_image)
 
 
-def fix_empty_audio_length(
-    model: SampledModel, latent_image: torch.Tensor, samples_per_cell: int | None
+def _in_cells_of(
+    latent_format: Any, empty: torch.Tensor, cell_px: float | None, cell_samples: float | None
 ) -> torch.Tensor:
-    """Return an empty latent of audio [B, C, L] with as many of the model's cells as the same audio has.
-
-    `samples_per_cell` are the samples at 44.1 kHz that a cell of it stands for; None for a latent that does not say so,
-    which stays as it is, like one that is not empty, and any of a model without such cells.
-    """
-    own: int | None = getattr(model.get_model_object("latent_format"), "samples_per_cell", None)
-    if samples_per_cell is None or own in (None, samples_per_cell) or torch.count_nonzero(latent_image) > 0:
-        return latent_image
-    length = max(1, round(latent_image.shape[2] * (samples_per_cell / own)))
-    return repeat_to_batch_size(latent_image, length, dim=2)
+    """Return an empty latent with as many of a format's cells as the same image, video or audio has."""
+    own_px = getattr(latent_format, "spacial_downscale_ratio", CELL_PX)  # those of packs may lack it
+    if cell_px is not None and cell_px != own_px:
+        sides = [max(1, round(side * (cell_px / own_px))) for side in empty.shape[-2:]]
+        empty = empty.new_zeros(*empty.shape[:-2], *sides)
+    own_samples = getattr(latent_format, "temporal_downscale_ratio", 1)
+    if getattr(latent_format, "latent_dimensions", 2) == 1 and cell_samples is not None and cell_samples != own_samples:
+        empty = empty.new_zeros(*empty.shape[:2], max(1, round(empty.shape[2] * (cell_samples / own_samples))))
+    return empty

@@ -13,19 +13,19 @@ class LatentFormat:
     `latent_rgb_factors` [C, 3] turns a scaled latent cell into about the colour (-1..1) that the VAE would draw there.
     `latent_rgb_factors_reshape` gives the latent the channels of that table before.
     `num_rows` is the height [cells] of every latent of audio, whose width is its length.
-    With `resizes_empty` empty latents made for cells of 8 pixels get the size of the same image.
+    `spacial_downscale_ratio` are the pixels a side of one cell, as empty latents are resized to it.
+    `temporal_downscale_ratio` are the frames of a video, or the samples of audio at 44.1 kHz, that one cell stands for.
     `blank` is an all-grey image, for inpainting networks that are given no image.
     `stream_channels` are those of each stream of nested latents, of which the first one is the VAE's; empty for plain
     latents. `latent_channels` is the largest of them. With `takes_streams` latents may be nested.
     `vae_channels` are those of the VAE's latents where the network takes several of their frames as one.
-    `samples_per_cell` are the samples of audio at 44.1 kHz that one cell of its latents stands for; None for others.
     """
 
     latent_channels = 4
     latent_dimensions = 2
     num_rows: int | None = None
-    spatial_ratio = 8  # pixels a side of one cell
-    resizes_empty = False
+    spacial_downscale_ratio = 8
+    temporal_downscale_ratio = 1
     scale_factor = 1.0
     latent_rgb_factors: tuple[tuple[float, float, float], ...] | None = None
     latent_rgb_factors_bias: tuple[float, float, float] | None = None
@@ -35,7 +35,6 @@ class LatentFormat:
     stream_channels: tuple[int, ...] = ()
     takes_streams = False
     vae_channels: int | None = None
-    samples_per_cell: int | None = None
 
     def process_in(self, latent: torch.Tensor) -> torch.Tensor:
         return latent * self.scale_factor

@@ -45,6 +45,7 @@ class Latent(TypedDict):
     batch_index: NotRequired[list[int]]  # which draw of the seed's noise each item uses
     type: NotRequired[str]  # "audio": a latent of audio
     sample_rate: NotRequired[int]  # of the audio that it was encoded from, in Hz
+    downscale_ratio_spacial: NotRequired[int]  # pixels a side of a cell of an empty latent
     downscale_ratio_temporal: NotRequired[int]  # samples at 44.1 kHz of a cell of an empty latent of audio
 
 

@@ -168,7 +168,7 @@ class Trial:
     def _prepare(self) -> tuple[Conditioning, Conditioning, torch.Tensor, torch.Tensor]:
         size = self._size
         empty = torch.zeros(1, 4, size.height_px // CELL_PX, size.width_px // CELL_PX)  # [B, C, h, w]
-        latent = fix_empty_latent_channels(self._model, empty)
+        latent = fix_empty_latent_channels(self._model, empty, CELL_PX)
         latent_format = self._model.get_model_object("latent_format")
         if latent_format.latent_dimensions == 1:
             latent = latent.flatten(2)  # [B, C, L]: audio of as many cells

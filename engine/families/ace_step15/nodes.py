@@ -87,7 +87,7 @@ def empty_ace_step15_latent_audio(
     """Return an empty latent of songs of this length in seconds."""
     length = round(seconds * RATE_HZ / SAMPLES_PER_CELL)
     samples = torch.zeros([batch_size, CHANNELS, length])  # [B, C, L]
-    ratio = AceStep15LatentFormat.samples_per_cell
+    ratio = AceStep15LatentFormat.temporal_downscale_ratio
     return {"samples": samples, "type": "audio", "downscale_ratio_temporal": ratio}
 
 

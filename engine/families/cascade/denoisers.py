@@ -20,7 +20,7 @@ class PriorLatentFormat(LatentFormat):
     """Latents of stage C. The colours are public knowledge of the community."""
 
     latent_channels = PRIOR_CHANNELS
-    spatial_ratio = 42
+    spacial_downscale_ratio = 42
     latent_rgb_factors = (
         (-0.0326, -0.0204, -0.0127), (-0.1592, -0.0427, 0.0216), (0.0873, 0.0638, -0.0020),
         (-0.0602, 0.0442, 0.1304), (0.0800, -0.0313, -0.1796), (-0.0810, -0.0638, -0.1581),
@@ -34,7 +34,7 @@ class PriorLatentFormat(LatentFormat):
 class DecoderLatentFormat(LatentFormat):
     """Latents of stage B, which stage A decodes. The colours are public knowledge of the community."""
 
-    spatial_ratio = 4
+    spacial_downscale_ratio = 4
     scale_factor = 1.0 / 0.43
     latent_rgb_factors = (
         (0.1121, 0.2006, 0.1023),

@@ -19,7 +19,7 @@ class PixelLatentFormat(LatentFormat):
     """Images [B, 3, H, W] of -1..1 as latents."""
 
     latent_channels = CHANNELS
-    spatial_ratio = 1
+    spacial_downscale_ratio = 1
     latent_rgb_factors = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
 
 

@@ -23,6 +23,7 @@ class CogVideoXLatentFormat(LatentFormat):
 
     latent_channels = LATENT_CHANNELS
     latent_dimensions = 3
+    temporal_downscale_ratio = 4
     scale_factor = 0.7
 
 

@@ -24,6 +24,7 @@ class CosmosLatentFormat(LatentFormat):
 
     latent_channels = LATENT_CHANNELS
     latent_dimensions = 3
+    temporal_downscale_ratio = 8
     latent_rgb_factors = (
         (0.1817, 0.2284, 0.2423), (-0.0586, -0.0862, -0.3108), (-0.4703, -0.4255, -0.3995), (0.0803, 0.1963, 0.1001),
         (-0.0820, -0.1050, 0.0400), (0.2511, 0.3098, 0.2787), (-0.1830, -0.2117, -0.0040), (-0.0621, -0.2187, -0.0939),

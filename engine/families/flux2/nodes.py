@@ -16,7 +16,7 @@ from darkroom.engine.nodes.widgets import Int
 
 MODULE = "comfy_extras.nodes_flux"
 VERSION = "0.30.0"  # of ComfyUI, whose these are
-CELL_PX = Flux2LatentFormat.spatial_ratio
+CELL_PX = Flux2LatentFormat.spacial_downscale_ratio
 # Shifts by the number of cells (slope, start): at 10 steps, and at 200 or for more than `MANY_CELLS` at any number.
 SHIFT_AT_10, SHIFT_AT_200 = (8.73809524e-05, 1.89833333), (0.00016927, 0.45666666)
 MANY_CELLS = 4300

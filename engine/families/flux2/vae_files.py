@@ -26,8 +26,7 @@ class Flux2LatentFormat(LatentFormat):
     """
 
     latent_channels = 128
-    spatial_ratio = 16
-    resizes_empty = True
+    spacial_downscale_ratio = 16
     latent_rgb_factors = (
         (0.0058, 0.0113, 0.0073), (0.0495, 0.0443, 0.0836), (-0.0099, 0.0096, 0.0644), (0.2144, 0.3009, 0.3652),
         (0.0166, -0.0039, -0.0054), (0.0157, 0.0103, -0.0160), (-0.0398, 0.0902, -0.0235), (-0.0052, 0.0095, 0.0109),

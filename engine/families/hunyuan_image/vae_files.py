@@ -16,7 +16,7 @@ class HunyuanImageLatentFormat(LatentFormat):
     """Latents [B, 64, h, w] of cells of 32 pixels. The table of colours is public knowledge of the community."""
 
     latent_channels = LATENT_CHANNELS
-    spatial_ratio = 32
+    spacial_downscale_ratio = 32
     scale_factor = 0.75289
     latent_rgb_factors = (
         (-0.0154, -0.0397, -0.0521), (0.0005, 0.0093, 0.0006), (-0.0805, -0.0773, -0.0586),

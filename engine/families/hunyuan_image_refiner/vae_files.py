@@ -31,7 +31,6 @@ class RefinerLatentFormat(LatentFormat):
     latent_channels = PAIR * VAE_CHANNELS
     vae_channels = VAE_CHANNELS
     latent_dimensions = 3
-    spatial_ratio = 16
     scale_factor = SCALE
 
     def process_in(self, latent: torch.Tensor) -> torch.Tensor:

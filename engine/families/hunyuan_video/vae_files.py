@@ -17,6 +17,7 @@ class HunyuanVideoLatentFormat(LatentFormat):
 
     latent_channels = LATENT_CHANNELS
     latent_dimensions = 3
+    temporal_downscale_ratio = 4
     scale_factor = 0.476986
     latent_rgb_factors = (
         (-0.0395, -0.0331, 0.0445), (0.0696, 0.0795, 0.0518), (0.0135, -0.0945, -0.0282), (0.0108, -0.025, -0.0765),

@@ -49,8 +49,8 @@ class HunyuanVideo15LatentFormat(LatentFormat):
 
     latent_channels = VAE_CHANNELS
     latent_dimensions = 3
-    spatial_ratio = 16
-    resizes_empty = True
+    temporal_downscale_ratio = 4
+    spacial_downscale_ratio = 16
     scale_factor = SCALE
     latent_rgb_factors = (
         (0.0568, -0.0521, -0.0131), (0.0014, 0.0735, 0.0326), (0.0186, 0.0531, -0.0138), (-0.0031, 0.0051, 0.0288),

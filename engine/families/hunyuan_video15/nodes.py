@@ -71,7 +71,7 @@ def empty_hunyuan_video15_latent(
     batch_size: Count = 1,
 ) -> LATENT:
     """Return an empty latent of videos of `length` frames."""
-    return {"samples": empty_video(batch_size, length, width, height)}
+    return {"samples": empty_video(batch_size, length, width, height), "downscale_ratio_spacial": CELL_PX}
 
 
 @node("HunyuanVideo15ImageToVideo", display_name=None, category=CATEGORY, python_module=MODULE)

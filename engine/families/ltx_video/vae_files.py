@@ -65,6 +65,8 @@ class LtxVideoLatentFormat(LatentFormat):
 
     latent_channels = LATENT_CHANNELS
     latent_dimensions = 3
+    spacial_downscale_ratio = 32
+    temporal_downscale_ratio = 8
     latent_rgb_factors = LATENT_RGB_FACTORS
     latent_rgb_factors_bias = LATENT_RGB_BIAS
 

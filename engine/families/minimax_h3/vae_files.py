@@ -23,8 +23,8 @@ class MiniMaxH3LatentFormat(LatentFormat):
 
     latent_channels = vae.LATENT_CHANNELS
     latent_dimensions = 3
-    spatial_ratio = CELL_PX
-    resizes_empty = True
+    temporal_downscale_ratio = 4
+    spacial_downscale_ratio = CELL_PX
     latent_rgb_factors = (
         (-0.018555, 0.024344, -0.017536), (0.150164, 0.137244, 0.129221), (0.027367, -0.050369, -0.208606),
         (-0.000793, -0.164622, -0.323161), (-0.048556, 0.01397, -0.074286), (0.01174, 0.014172, -0.006906),

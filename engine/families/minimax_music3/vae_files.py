@@ -42,4 +42,4 @@ class MiniMaxMusic3LatentFormat(LatentFormat):
 
     latent_channels = LATENT_CHANNELS
     latent_dimensions = 1
-    samples_per_cell = SAMPLES_PER_CELL
+    temporal_downscale_ratio = SAMPLES_PER_CELL

@@ -15,6 +15,7 @@ class MochiLatentFormat(StandardisedLatentFormat):
 
     latent_channels = LATENT_CHANNELS
     latent_dimensions = 3
+    temporal_downscale_ratio = 6
     mean = (
         -0.06730895953510081, -0.038011381506090416, -0.07477820912866141, -0.05565264470995561,
         0.012767231469026969, -0.04703542746246419, 0.043896967884726704, -0.09346305707025976,

@@ -40,8 +40,6 @@ PIXELS = replace(
 class PixelDiTLatentFormat(PixelLatentFormat):
     """Images as latents; empty latents of other networks get the size of the same image."""
 
-    resizes_empty = True
-
 
 FAMILY = ModelFamily(
     name="pixeldit",

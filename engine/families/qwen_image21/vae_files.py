@@ -26,8 +26,7 @@ class OpacityLatentFormat(LatentFormat):
     """
 
     latent_channels = CHANNELS
-    spatial_ratio = 16
-    resizes_empty = True
+    spacial_downscale_ratio = 16
     mean = (
         0.5126, 0.7721, -0.0631, 1.3506, -0.7855, -2.1025, -0.3458, 1.3722, 1.8873, -1.7177, -0.651, 0.2732, 0.7562,
         -0.6163, -1.0277, 3.8363, 2.021, 0.0472, 0.932, 2.0087, 2.4954, -0.1391, -1.4249, 1.8464, -0.5236, 1.2826,

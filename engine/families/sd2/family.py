@@ -121,7 +121,6 @@ def _configure(shapes: Shapes) -> UnetConfig:
 class UpscaleLatentFormat(LatentFormat):
     """Latent format of the upscaler: fourfold, with a scale and colours of its own, which are public knowledge."""
 
-    spatial_ratio = 4
     scale_factor = 0.08333
     latent_rgb_factors = (
         (-0.2340, -0.3863, -0.3257),

@@ -38,7 +38,8 @@ def empty_sd3_latent_image(
     height: Side = 1024,
     batch_size: Annotated[int, Int(min=1, max=4096)] = 1,
 ) -> LATENT:
-    return {"samples": torch.zeros([batch_size, LATENT_CHANNELS, height // 8, width // 8])}
+    samples = torch.zeros([batch_size, LATENT_CHANNELS, height // 8, width // 8])
+    return {"samples": samples, "downscale_ratio_spacial": 8}
 
 
 @node("CLIPTextEncodeSD3", display_name="CLIP Text Encode (SD3)", category="model/conditioning/stable diffusion",

@@ -38,4 +38,4 @@ class StableAudioLatentFormat(LatentFormat):
 
     latent_channels = 64
     latent_dimensions = 1
-    samples_per_cell = SAMPLES_PER_CELL
+    temporal_downscale_ratio = SAMPLES_PER_CELL

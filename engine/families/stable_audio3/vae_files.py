@@ -51,4 +51,4 @@ class StableAudio3LatentFormat(LatentFormat):
 
     latent_channels = 256
     latent_dimensions = 1
-    samples_per_cell = SAMPLES_PER_CELL
+    temporal_downscale_ratio = SAMPLES_PER_CELL

@@ -21,6 +21,7 @@ class WanLatentFormat(StandardisedLatentFormat):
 
     latent_channels = LATENT_CHANNELS
     latent_dimensions = 3
+    temporal_downscale_ratio = 4
     mean: tuple[float, ...] = (
         -0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508, 0.4134, -0.0715, 0.5517, -0.3632,
         -0.1922, -0.9497, 0.2503, -0.2921,

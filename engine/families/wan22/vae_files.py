@@ -14,6 +14,7 @@ class Wan22LatentFormat(WanLatentFormat):
     """Latents [B, 48, F, h, w], standardised by channel."""
 
     latent_channels = WAN22_CHANNELS
+    spacial_downscale_ratio = 16
     mean = (
         -0.2289, -0.0052, -0.1323, -0.2339, -0.2799, 0.0174, 0.1838, 0.1557, -0.1382, 0.0542, 0.2813, 0.0891, 0.157,
         -0.0098, 0.0375, -0.1825, -0.2246, -0.1207, -0.0698, 0.5109, 0.2665, -0.2108, -0.2158, 0.2502, -0.2055,

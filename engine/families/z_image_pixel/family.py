@@ -32,8 +32,6 @@ DENOISER = transformer(
 class ZImagePixelLatentFormat(PixelLatentFormat):
     """Images as latents; an empty latent of other cells gets the size of the same image."""
 
-    resizes_empty = True
-
 
 FAMILY = ModelFamily(
     name="z_image_pixel",

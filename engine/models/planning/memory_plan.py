@@ -166,7 +166,7 @@ def _numbers_per_cell(family: ModelFamily) -> float:
     latent_format = family.parameterisation.latent_format or family.latent_format
     if not latent_format.stream_channels:
         return 1.0
-    return latent_format.stream_channels[0] * PIXELS_PER_CELL / latent_format.spatial_ratio**2
+    return latent_format.stream_channels[0] * PIXELS_PER_CELL / latent_format.spacial_downscale_ratio**2
 
 
 def card_item_bytes(family: ModelFamily | None, kind: StageKind) -> int:

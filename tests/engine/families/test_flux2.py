@@ -133,7 +133,7 @@ def test_empty_latents_for_cells_of_eight_pixels_are_of_the_same_image() -> None
         def get_model_object(self, name: str) -> object:
             return FAMILY.latent_format()
 
-    fixed = fix_empty_latent_channels(Sampled(), torch.zeros(2, 4, 10, 8))  # type: ignore[arg-type]
+    fixed = fix_empty_latent_channels(Sampled(), torch.zeros(2, 4, 10, 8), 8)  # type: ignore[arg-type]
     assert fixed.shape == (2, 128, 5, 4)
     own = fix_empty_latent_channels(Sampled(), torch.zeros(1, 128, 10, 8))  # type: ignore[arg-type]
     assert own.shape == (1, 128, 10, 8)

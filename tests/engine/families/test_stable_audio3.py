@@ -7,7 +7,7 @@ from typing import TypeVar
 import pytest
 import torch
 
-from darkroom.engine.diffusion.ksampler import fix_empty_audio_length
+from darkroom.engine.diffusion.ksampler import fix_empty_latent_channels
 from darkroom.engine.families import registry
 from darkroom.engine.families.base import NotRecognised, TensorIndex
 from darkroom.engine.families.stable_audio3 import vae as vae_module
@@ -51,14 +51,14 @@ class Formats:
 @pytest.mark.parametrize(("name", "cells"), [("stable_audio", 20), ("stable_audio3", 10), ("ace_step15", 23)])
 def test_an_empty_latent_becomes_as_long_as_the_same_audio_is_in_cells_of_the_model(name: str, cells: int) -> None:
     empty = torch.zeros(2, 64, 20)
-    fixed = fix_empty_audio_length(Formats(name), empty, 2048)  # type: ignore[arg-type]
-    assert fixed.shape == (2, 64, cells)
+    fixed = fix_empty_latent_channels(Formats(name), empty, None, 2048)  # type: ignore[arg-type]
+    assert fixed.shape == (2, Formats(name).latent_format.latent_channels, cells)
 
 
 def test_a_latent_of_audio_keeps_its_length() -> None:
     model = Formats("stable_audio3")
     for latent, ratio in ((torch.ones(1, 256, 20), 2048), (torch.zeros(1, 256, 20), None)):
-        assert fix_empty_audio_length(model, latent, ratio) is latent  # type: ignore[arg-type]
+        assert fix_empty_latent_channels(model, latent, None, ratio) is latent  # type: ignore[arg-type]
 
 
 @torch.no_grad()

@@ -94,7 +94,7 @@ def empty_hunyuan_latent_video(
     batch_size: Count = 1,
 ) -> LATENT:
     """Return an empty latent of videos of `length` frames."""
-    return latent_of(empty_video(batch_size, length, width, height))
+    return {"samples": empty_video(batch_size, length, width, height), "downscale_ratio_spacial": CELL_PX}
 
 
 @node("TrimVideoLatent", display_name="Trim Video Latent", category="model/latent", python_module=MODULE)

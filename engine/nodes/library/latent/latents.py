@@ -32,7 +32,7 @@ def empty_latent_image(
     batch_size: Annotated[int, Int(min=1, max=4096)] = 1,
 ) -> LATENT:
     """Create a new batch of empty latent images to be denoised via sampling."""
-    return {"samples": torch.zeros([batch_size, 4, height // 8, width // 8])}
+    return {"samples": torch.zeros([batch_size, 4, height // 8, width // 8]), "downscale_ratio_spacial": 8}
 
 
 @node(

@@ -9,7 +9,7 @@ import torch
 
 from darkroom.contract.graph.facts import NodeFacts
 from darkroom.engine.diffusion.guiders import BasicGuider, DualCfgGuider, PerpNegGuider
-from darkroom.engine.diffusion.ksampler import fix_empty_audio_length, fix_empty_latent_channels, sample_custom
+from darkroom.engine.diffusion.ksampler import fix_empty_latent_channels, sample_custom
 from darkroom.engine.diffusion.noise import prepare_empty_noise, prepare_noise
 from darkroom.engine.diffusion.sample import Guider
 from darkroom.engine.nodes.base import NodeContext
@@ -206,8 +206,9 @@ def _sampled(
     run: Callable[[torch.Tensor, Latent, StepCallback], torch.Tensor],
 ) -> tuple[Latent, Latent]:
     """Return the sampled latent and the last prediction of the clean one; both are the same if no step was made."""
-    samples = fix_empty_latent_channels(model, latent["samples"])
-    samples = fix_empty_audio_length(model, samples, latent.get("downscale_ratio_temporal"))
+    samples = fix_empty_latent_channels(
+        model, latent["samples"], latent.get("downscale_ratio_spacial"), latent.get("downscale_ratio_temporal")
+    )
     start = _with_samples(latent, samples)
     last: dict[str, torch.Tensor] = {}
     callback = prepare_callback(model, sigmas.shape[-1] - 1, last)
@@ -221,7 +222,8 @@ def _sampled(
 def _with_samples(latent: Latent, samples: torch.Tensor) -> Latent:
     """Return a latent with other values, whose cells are the model's."""
     changed: Any = {**latent, "samples": samples}
-    changed.pop("downscale_ratio_temporal", None)
+    for ratio in ("downscale_ratio_spacial", "downscale_ratio_temporal"):
+        changed.pop(ratio, None)
     result: Latent = changed
     return result
 

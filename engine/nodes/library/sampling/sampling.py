@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import torch
 
 from darkroom.contract.graph.facts import NodeFacts, SamplerFacts
-from darkroom.engine.diffusion.ksampler import fix_empty_audio_length, fix_empty_latent_channels, sample
+from darkroom.engine.diffusion.ksampler import fix_empty_latent_channels, sample
 from darkroom.engine.diffusion.nested_latent import first_stream
 from darkroom.engine.diffusion.noise import prepare_empty_noise, prepare_noise
 from darkroom.engine.diffusion.replacements import replaceable
@@ -155,8 +155,9 @@ def common_ksampler(
     force_full_denoise: bool = False,
 ) -> tuple[Latent]:
     """Sample a latent for both KSampler nodes, within the running call."""
-    samples = fix_empty_latent_channels(model, latent["samples"])
-    samples = fix_empty_audio_length(model, samples, latent.get("downscale_ratio_temporal"))
+    samples = fix_empty_latent_channels(
+        model, latent["samples"], latent.get("downscale_ratio_spacial"), latent.get("downscale_ratio_temporal")
+    )
     noise = prepare_empty_noise(samples) if disable_noise else prepare_noise(samples, seed, latent.get("batch_index"))
     result = sample(
         model, noise, steps, cfg, sampler_name, scheduler, positive, negative, samples, denoise=denoise,
@@ -201,7 +202,8 @@ def prepare_callback(model: Any, steps: int, x0_output_dict: dict[str, Any] | No
 def _with_samples(latent: Latent, samples: torch.Tensor) -> Latent:
     """Return a latent with sampled values, whose cells are the model's."""
     changed: Any = {**latent, "samples": samples}
-    changed.pop("downscale_ratio_temporal", None)
+    for ratio in ("downscale_ratio_spacial", "downscale_ratio_temporal"):
+        changed.pop(ratio, None)
     result: Latent = changed
     return result
 
