@@ -13,12 +13,16 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class NodeMethod:
-    """The Python class behind a built-in node: its module, and its method with the parameters in order."""
+    """The Python class behind a built-in node: its module, and its method with the parameters in order.
+
+    `aliases` are the names that the method of a node by schema had before, and has still.
+    """
 
     module: str
     class_name: str
     method: str | None
     parameters: Sequence[str]
+    aliases: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,8 @@ def _make(node: NodeClass, method: NodeMethod | None) -> type:
         declared = input_types(node, environment)["required"]
         members |= {CHOICE_LISTS[key]: list(declared[key][0]) for key in CHOICE_LISTS if key in declared}
     if name == "execute":
-        members["execute"] = classmethod(call)  # ComfyUI's newer nodes are called on the class
+        # ComfyUI's newer nodes are called on the class
+        members |= dict.fromkeys(("execute", *(method.aliases if method else ())), classmethod(call))
     return BuiltInClass(method.class_name if method else node.class_type, (), members)
 
 

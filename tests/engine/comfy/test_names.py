@@ -65,6 +65,19 @@ def test_built_in_nodes_can_be_called_as_classes(tmp_path: Path) -> None:
         assert made.shown("Tried", value=0) == "(2, 4, 8, 3)"
 
 
+def test_nodes_by_schema_are_called_by_their_names_of_before_as_well(tmp_path: Path) -> None:
+    imports = (
+        "from comfy_extras.nodes_mask import SolidMask\nfrom comfy_extras.nodes_hunyuan import EmptyHunyuanLatentVideo"
+    )
+    body = "masks = SolidMask.solid(0.5, 4, 2)[0], SolidMask().solid(value=0.5, width=4, height=2)[0], "
+    body += "SolidMask.execute(0.5, 4, 2)[0], getattr(SolidMask(), SolidMask.FUNCTION)(0.5, 4, 2)[0]"
+    body += "; video = EmptyHunyuanLatentVideo().generate(32, 16, 5)[0]"
+    body += "; return ([mask.tolist() == [[[0.5] * 4] * 2] for mask in masks] + [tuple(video['samples'].shape)],)"
+    write_pack(tmp_path, "calls.py", pack_with(imports, body))
+    with loaded(tmp_path) as made:
+        assert made.shown("Tried", value=0) == "[True, True, True, True, (1, 16, 2, 2, 4)]"
+
+
 def test_a_built_in_class_declares_its_inputs_in_the_older_form(tmp_path: Path) -> None:
     write_pack(tmp_path, "any.py", "NODE_CLASS_MAPPINGS = {}")
     with loaded(tmp_path):
