@@ -93,7 +93,6 @@ class Outcome:
 
     values: Mapping[str, Values] = field(default_factory=dict)
     error: str = ""
-    ran: frozenset[str] = frozenset()
 
 
 class Server:
@@ -308,6 +307,7 @@ def _without(values: Values, unsteady: set[tuple[str, str]], name: str) -> Value
 
 
 def verdict(ours: Outcome, theirs: Outcome, names: Mapping[str, bool]) -> str:
+    """Return how two runs differ: empty where both recorded every name, with the same values."""
     for name, is_exact in names.items():
         if name in ours.values and name in theirs.values:
             found = difference(ours.values[name], theirs.values[name], is_exact=is_exact)
@@ -322,7 +322,10 @@ def verdict(ours: Outcome, theirs: Outcome, names: Mapping[str, bool]) -> str:
         return _short(f"fails here: {ours.error}")
     if ours.values.keys() != theirs.values.keys():
         return f"differs: recorded here {len(ours.values)}, there {len(theirs.values)}"
-    return "" if theirs.values else "no output"
+    if not theirs.values:
+        return "no output"
+    unseen = [name for name in names if name not in theirs.values]
+    return _short(f"not recorded: {', '.join(unseen)}") if unseen else ""
 
 
 def _same(one: str, other: str) -> bool:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tools.packs_compare import WORKFLOWS, Outcome, difference, unlike, verdict
+from tests.engine.comfy.loading import loaded
+from tools.packs_compare import HERE, WORKFLOWS, Outcome, difference, read_values, unlike, verdict
 from tools.packs_inputs import NotMakeable, Sources, shrink
 
+RECORDER_PACK = HERE / "packs_recorder"
 INFO: dict[str, Any] = {
     "Source": {"input": {"required": {"seed": ["INT", {"default": 3}]}}, "output": ["THING"]},
     "Sizes": {
@@ -59,10 +62,11 @@ def test_floats_agree_within_a_part_of_their_size_and_all_else_exactly(
         (Outcome({}, "one"), Outcome({"a": {}}), "fails here: one"),
         (Outcome({"a": {}}), Outcome({}, "other"), "fails there: other"),
         (Outcome({}), Outcome({}), "no output"),
+        (Outcome({"b": {"/0": 1}}), Outcome({"b": {"/0": 1}}), "not recorded: a"),
     ],
 )
 def test_a_verdict_says_who_fails_or_what_differs(ours: Outcome, theirs: Outcome, expected: str) -> None:
-    assert verdict(ours, theirs, {"a": False}) == expected
+    assert verdict(ours, theirs, dict.fromkeys(["a", *theirs.values], False)) == expected
 
 
 def test_values_that_one_engine_does_not_repeat_are_found() -> None:
@@ -105,3 +109,16 @@ def test_each_workflow_is_in_api_format_and_links_to_nodes_that_it_has() -> None
         for name, prompt in json.loads(file.read_text("utf-8")).items():
             links = [value for node in prompt.values() for value in node["inputs"].values() if isinstance(value, list)]
             assert all(link[0] in prompt for link in links if len(link) == 2 and isinstance(link[1], int)), (file, name)
+
+
+def test_what_a_recorder_gets_is_written_anew_in_each_run(tmp_path: Path) -> None:
+    pack = tmp_path / "custom_nodes"
+    pack.mkdir()
+    (pack / "recorder").symlink_to(RECORDER_PACK, target_is_directory=True)
+    prompt = {"1": {"class_type": "DarkroomRecordValue", "inputs": {"value": "a fox", "name": "kept"}}}
+    with loaded(tmp_path) as made:
+        written = Path(made.engine.files.of("output"), "packs_compare", "kept.npz")
+        for _ in range(2):
+            assert made.run(prompt).status == "success"
+            assert read_values(written) == {"/length": 1, "/0": "a fox"}
+            written.unlink()

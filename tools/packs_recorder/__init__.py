@@ -45,6 +45,11 @@ class RecordValue:
     def INPUT_TYPES(cls) -> dict[str, Any]:  # noqa: N802 - ComfyUI's name
         return {"required": {"value": (Anything("*"), {}), "name": ("STRING", {"default": "value"})}}
 
+    @classmethod
+    def IS_CHANGED(cls, **inputs: object) -> float:  # noqa: N802 - ComfyUI's name
+        """Return NaN, as the file that an earlier run wrote is removed before each run."""
+        return float("nan")
+
     def record(self, value: list[Any], name: list[str]) -> dict[str, Any]:
         target = Path(folder_paths.get_output_directory(), FOLDER, f"{Path(name[0]).name}.npz")
         target.parent.mkdir(exist_ok=True)
