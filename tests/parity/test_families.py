@@ -26,7 +26,7 @@ FAST = {
     "ltx2": ("ltx2_text_generate", "ltx23_all_guidance"),
     "trellis2": ("trellis2_texture",),
     "z_image_pixel": ("z_image_pixel_omni_two",),
-    "triposplat": ("prepared_batch", "prepared_mask", "prepared_rgba"),
+    "triposplat": ("prepared_batch", "prepared_mask", "prepared_rgba", "tripo_more_gaussians"),
     "core_nodes": (
         "batches_and_alpha", "feather_sides", "guidance_and_sampling_options", "latent_composites_and_batches",
         "load_odd_formats", "porter_duff_modes", "resize_masks_and_images", "total_pixels_steps", "image_glsl_shader",

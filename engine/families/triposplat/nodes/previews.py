@@ -1,6 +1,6 @@
 """Previews of the Gaussians that a latent of TripoSplat would become, as discs seen from a camera.
 
-`N` Gaussians, `S` pixels a side.
+`N` Gaussians, `n` of them at once, `M` pixels of a disc, `S` pixels a side.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 SIDE_PX, LARGEST_PX = 320, 512
 FIELD_DEGREES, DISTANCE = 35.0, 2.2
 NEAREST, LEAST_OPACITY = 1e-2, 0.01
+PIXELS_AT_ONCE = 1 << 20  # of discs
 CALLBACK = 5  # its position among the parameters of `outer_sample`
 SEED = 0
 
@@ -104,24 +105,19 @@ def disc_image(splat: Splat, view: PreviewView) -> torch.Tensor:
     focus = SIDE_PX / 2 / math.tan(math.radians(FIELD_DEGREES) / 2)
     middles = SIDE_PX / 2 + focus * seen[:, :2] / depths[:, None]
     radii = (focus * splat.scales[is_seen].amax(dim=1) / depths).round().clamp(1, view.largest_radius_px).long()
-    nearest = torch.full((SIDE_PX * SIDE_PX,), torch.inf)
-    colors = torch.zeros(SIDE_PX * SIDE_PX, 3)
-    order = depths.argsort(descending=True, stable=True)  # nearer ones are written later
-    middles, radii, own, depths = middles[order], radii[order], splat.colors()[is_seen][order], depths[order]
+    order = depths.argsort(stable=True)
+    middles, radii, own = middles[order], radii[order], splat.colors()[is_seen][order]
+    nearest = torch.full((SIDE_PX * SIDE_PX,), len(order))  # the first Gaussian of each pixel, or none
     for radius in range(1, view.largest_radius_px + 1):
-        of_radius = radii == radius
-        if not of_radius.any():
-            continue
         side = torch.arange(-radius, radius + 1)
         offsets = torch.cartesian_prod(side, side)
-        for offset in offsets[offsets.square().sum(dim=1) <= radius * radius]:
-            places = (middles[of_radius] + offset).long().clamp(0, SIDE_PX - 1)
-            pixels = places[:, 1] * SIDE_PX + places[:, 0]
-            before = nearest.clone()
-            nearest.scatter_reduce_(0, pixels, depths[of_radius], "amin")
-            is_front = (depths[of_radius] == nearest[pixels]) & (depths[of_radius] < before[pixels])
-            colors[pixels[is_front]] = own[of_radius][is_front]
-    return colors.view(SIDE_PX, SIDE_PX, 3)
+        offsets = offsets[offsets.square().sum(dim=1) <= radius * radius]  # [M, 2]
+        members = (radii == radius).nonzero()[:, 0]
+        for part in torch.split(members, PIXELS_AT_ONCE // len(offsets)):
+            pixels = (middles[part, None] + offsets).long().clamp(0, SIDE_PX - 1)  # [n, M, 2]
+            index = pixels[..., 1] * SIDE_PX + pixels[..., 0]
+            nearest.scatter_reduce_(0, index.flatten(), part[:, None].expand_as(index).flatten(), "amin")
+    return torch.cat([own, torch.zeros(1, 3)])[nearest].view(SIDE_PX, SIDE_PX, 3)
 
 
 def _turned(positions: torch.Tensor, view: PreviewView) -> torch.Tensor:
