@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from darkroom.engine.families.triposplat.nodes import triposplat_preprocess_image
+from darkroom.engine.families.triposplat.nodes.preparation import triposplat_preprocess_image
 
 SIDE = 256
 CONTEXT: Any = None  # the node uses nothing of it
