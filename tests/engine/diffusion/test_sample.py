@@ -14,9 +14,12 @@ import torch
 from darkroom.engine.diffusion.denoiser import Denoiser, ModelConfig
 from darkroom.engine.diffusion.ksampler import KSampler
 from darkroom.engine.diffusion.latent_format import LatentFormat
+from darkroom.engine.diffusion.nested_latent import NestedLatent, streams_of
 from darkroom.engine.diffusion.sample import Guider, InpaintDenoiser, Sampler, prepare_mask
+from darkroom.engine.diffusion.wrappers import OUTER_SAMPLE
 
 SHAPE = (1, 4, 8, 12)  # [B, C, h, w]
+STREAMS = [(1, 24, 2, 4, 6), (1, 32, 2, 8)]
 CLEAN = torch.linspace(-1, 1, math.prod(SHAPE)).view(SHAPE)  # the scaled latent that the model denoises to
 
 
@@ -217,6 +220,26 @@ def test_denoise_of_zero_has_no_level_and_two_level_samplers_lose_the_last_but_o
     longer = KSampler(Model(), 6, "cpu", "euler", "karras").sigmas
     found = KSampler(Model(), 5, "cpu", "dpm_2", "karras").sigmas
     assert torch.equal(found, torch.cat([longer[:5], longer[6:]]))
+
+
+@pytest.mark.parametrize(
+    ("given", "shapes"),
+    [(torch.zeros(SHAPE), [SHAPE]), (NestedLatent([torch.zeros(1, 24, 2, 4, 6), torch.zeros(1, 32, 2, 8)]), STREAMS)],
+    ids=["plain", "nested"],
+)
+def test_a_wrapper_of_a_run_gets_the_shapes_of_its_streams(given: Any, shapes: list[tuple[int, ...]]) -> None:
+    seen: dict[str, Any] = {}
+
+    def wrap(executor: Any, noise: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
+        seen.update(options)
+        assert noise.numel() == sum(math.prod(shape) for shape in shapes)
+        return noise
+
+    made = guider()
+    made.model_patcher.wrappers = {OUTER_SAMPLE: {"test": [wrap]}}
+    found = made.sample(given, given, Sampler(euler), TRAINED)
+    assert [tuple(shape) for shape in seen["latent_shapes"]] == shapes
+    assert [tuple(stream.shape) for stream in streams_of(found) or [found]] == shapes
 
 
 def test_reference_latents_of_all_conditions_count_in_the_estimate() -> None:
