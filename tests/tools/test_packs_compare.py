@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.engine.comfy.loading import loaded
-from tools.packs_compare import HERE, WORKFLOWS, Outcome, difference, read_values, unlike, verdict
+from tools.packs_compare import HERE, WORKFLOWS, Comparison, Outcome, Server, difference, read_values, unlike, verdict
 from tools.packs_inputs import NotMakeable, Sources, shrink
 
 RECORDER_PACK = HERE / "packs_recorder"
@@ -109,6 +111,25 @@ def test_each_workflow_is_in_api_format_and_links_to_nodes_that_it_has() -> None
         for name, prompt in json.loads(file.read_text("utf-8")).items():
             links = [value for node in prompt.values() for value in node["inputs"].values() if isinstance(value, list)]
             assert all(link[0] in prompt for link in links if len(link) == 2 and isinstance(link[1], int)), (file, name)
+
+
+def test_no_prompt_is_queued_behind_one_that_does_not_end(tmp_path: Path) -> None:
+    class Busy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = json.dumps({"queue_running": [[0, "hangs"]], "queue_pending": []}).encode()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Busy) as served:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        server = Server(f"http://127.0.0.1:{served.server_port}", tmp_path)
+        found = Comparison(server, server, {}, {}).compare({}, "pack")
+        served.shutdown()
+    assert found.startswith("not run: http://127.0.0.1") and found.endswith("it still runs an earlier prompt")
 
 
 def test_what_a_recorder_gets_is_written_anew_in_each_run(tmp_path: Path) -> None:
