@@ -29,6 +29,7 @@ from darkroom.engine.comfy.packs.sync.versions import PackVersion, pack_versions
 from darkroom.engine.events import Event
 from darkroom.engine.memory.device import Device, DeviceReport, translate_device_error
 from darkroom.engine.memory.model_memory import MemoryReport
+from darkroom.engine.models.model_previews import preview_of
 from darkroom.engine.models.preloaded_models import PRELOADED_KINDS
 from darkroom.engine.nodes.base import NodeClass, NodeEnvironment
 from darkroom.engine.runtime.request import RunRequest, RunResult
@@ -139,6 +140,11 @@ class Engine:
         A custom node that fails to describe itself is logged and left out of the full map; requested alone, it raises.
         """
         return self.catalogue.object_info(self.environment, class_type)
+
+    def model_preview(self, kind: str, index: int, name: str, longer_side_px: int | None = None) -> bytes | None:
+        """Return the preview image, as WebP, of a model file in the kind's folder of this index; None without one."""
+        roots = self.folders.roots(kind)
+        return preview_of(roots[index] / name, roots[index], longer_side_px) if index < len(roots) else None
 
     def load_custom_nodes(self, server: PackServer | None = None) -> list[PackReport]:
         """Import the packs of the base directory and return a report for each. Call once, before prompts are checked.

@@ -9,7 +9,6 @@ from pathlib import Path
 from aiohttp import web
 
 from darkroom.engine.server.folders import is_unsafe_name
-from darkroom.engine.server.model_previews import preview_of
 from darkroom.engine.server.services import services
 
 
@@ -49,13 +48,10 @@ async def get_model_preview(request: web.Request) -> web.Response:
     side = request.query.get("longer_side", "")
     if not name or not request.match_info["index"].isdecimal() or (side and not side.isdecimal()):
         raise web.HTTPBadRequest(text="")
-    roots, index = engine.folders.roots(kind), int(request.match_info["index"])
-    if index >= len(roots):
-        raise web.HTTPNotFound(text="")
     if is_unsafe_name(name):
         raise web.HTTPForbidden(text="")
     longer_side_px = max(1, int(side)) if side else None
-    body = await asyncio.to_thread(preview_of, roots[index] / name, roots[index], longer_side_px)
+    body = await asyncio.to_thread(engine.model_preview, kind, int(request.match_info["index"]), name, longer_side_px)
     if body is None:
         raise web.HTTPNotFound(text="")
     return web.Response(body=body, content_type="image/webp")
