@@ -73,7 +73,7 @@ class LocalGateway:
     async def sealed(self, worker: str, job_id: str, receipt: str) -> str:
         """Return a receipt of a broker as this gateway gives it to a worker."""
         assert self._services is not None, "it is started"
-        return (await self._services.desk._sealer()).sealed(worker, GivenJob(job_id, receipt))
+        return (await self._services.desk.sealer()).sealed(worker, GivenJob(job_id, receipt))
 
     def client(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(base_url=self.url, timeout=60, trust_env=False)

@@ -102,7 +102,7 @@ class DatabaseQueue:
         self.notes = ProgressNotes()
         self.statements: QueueStatements = PostgresStatements() if database.is_postgres else SqliteStatements()
         self.shared = SharedStatements(self.statements.now)
-        self._result_seconds = result_seconds
+        self.result_seconds = result_seconds
         self.notices = Notices(database, self._heard, self._missed)
         self._looked_at: OrderedDict[str, float] = OrderedDict()  # jobs that were asked about; CANCELLED, or when
         self._tasks = BackgroundTasks(_report_failure)
@@ -289,7 +289,7 @@ class DatabaseQueue:
 
         def forget(connection: sa.Connection) -> None:
             for statement in (self.shared.forget_settled, *self.shared.forget):
-                connection.execute(statement, {"kept_ms": int(self._result_seconds * 1000)})
+                connection.execute(statement, {"kept_ms": int(self.result_seconds * 1000)})
             connection.execute(self.shared.forget_turns)
 
         await self.run(forget)

@@ -135,7 +135,7 @@ class WorkerDesk:
 
     async def renew(self, worker: Worker, receipts: Collection[str]) -> set[str]:
         """Extend leases and return the receipts that are still the worker's."""
-        sealer = await self._sealer()
+        sealer = await self.sealer()
         given = {text: found for text in receipts if (found := sealer.opened(worker.name, text)) is not None}
         async with self._brokers.using(worker) as broker:
             ours = await broker.renew({found.receipt for found in given.values()})
@@ -167,7 +167,7 @@ class WorkerDesk:
 
     async def cancelled(self, worker: Worker, receipts: Collection[str], seconds: float) -> set[str]:
         """Return the receipts of cancelled jobs as soon as there is one, none after this time."""
-        sealer = await self._sealer()
+        sealer = await self.sealer()
         jobs = {text: found.job_id for text in receipts if (found := sealer.opened(worker.name, text)) is not None}
         cancelled = await self._cancellations.wait(jobs.values(), seconds)
         return {text for text, job_id in jobs.items() if job_id in cancelled}
@@ -187,7 +187,7 @@ class WorkerDesk:
         return lacking
 
     async def _received(self, worker: Worker, most: int, models: Sequence[str], seconds: float) -> list[TakenJob]:
-        sealer = await self._sealer()
+        sealer = await self.sealer()
         async with self._brokers.using(worker) as broker:
             deliveries, surplus = within_bytes(await broker.receive(most, models, seconds))
             for one in surplus:
@@ -216,12 +216,12 @@ class WorkerDesk:
 
     async def given(self, worker: Worker, receipt: str) -> GivenJob:
         """Return the job of a receipt. Raises ReceiptUnknown for one of no job of this worker's."""
-        given = (await self._sealer()).opened(worker.name, receipt)
+        given = (await self.sealer()).opened(worker.name, receipt)
         if given is None:
             raise ReceiptUnknown("receipt: of no job that was given to this worker")
         return given
 
-    async def _sealer(self) -> Receipts:
+    async def sealer(self) -> Receipts:
         """Return the signer with the key of all gateways, made by the first one. Raises DatabaseUnreachable."""
         if self._receipts is None:
             self._receipts = Receipts(bytes.fromhex(await self._records.run(_read_key)))

@@ -23,6 +23,7 @@ from darkroom.worker.gateway.job_ledger import JobLedger, adder, adopt
 from darkroom.worker.gateway.job_records import JobRecords, broker_id, number_of
 from darkroom.worker.gateway.queue import consumer
 from darkroom.worker.gateway.queue.consumer import DatabaseBroker, Receipt
+from darkroom.worker.gateway.queue.notices import SEND
 from darkroom.worker.gateway.queue.queue import DatabaseQueue
 from darkroom.worker.gateway.queue.statements import NewJob, PostgresStatements
 from darkroom.worker.settings.database import DatabaseConfig
@@ -399,7 +400,7 @@ async def test_a_cancelled_job_keeps_its_body_for_its_webhook_alone_and_for_a_ti
     assert await queue.depth() == 1 and await records.num_live() == 0
     await queue.forget_old()
     assert await queue.depth() == 1
-    queue._result_seconds = -1
+    queue.result_seconds = -1
     await queue.forget_old()
     assert await queue.depth() == 0 and await taken(worker_of(queue)) == []
     found = await records.find("told")
@@ -504,7 +505,7 @@ async def test_loops_go_on_after_a_failover_and_what_they_do_not_understand(
             await first.put("two", b"{}")
         first.notices.send_soon("event", "one", "lost")
         looks.clear()
-        await until(_is(lambda: not first.notices._unsent and len(looks) >= 2))
+        await until(_is(lambda: len(looks) >= 3))
         admin.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
     await first.put("three", b"{}")
     looks.clear()
@@ -512,13 +513,15 @@ async def test_loops_go_on_after_a_failover_and_what_they_do_not_understand(
 
     async def is_heard() -> bool:
         for payload in ("7", "[]", '["x", "wake"]', '["x", "event", 1]', '["x", "cancel", {}]'):
-            await second.single(partial(second.notices._send, [payload]))
+            values = {"channel": second.notices.channel, "payloads": [payload]}
+            await second.single(lambda connection, values=values: connection.execute(SEND, values))
         await second.publish("one", b"{}")
         await asyncio.sleep(0.05)
         return first.notes.newest("one") == [b"{}"]
 
     await until(is_heard)
-    assert len(first._tasks) == 3
+    await first.publish("two", b"{}")
+    await until(_is(lambda: second.notes.newest("two") == [b"{}"]))
     await place.close()
 
 
@@ -530,8 +533,8 @@ async def test_a_cancellation_is_heard_of_though_its_gateway_ends_at_once(
     worker = worker_of(second)
     await first.put("one", b"{}")
     assert len(await taken(worker)) == 1 and await worker.cancelled(["one"]) == set()
-    await first._tasks.close()
-    await first.cancel("one")
+    without_loops = DatabaseQueue(place.opened[0][0], 3600)
+    await without_loops.cancel("one")
 
     async def is_heard() -> bool:
         return await worker.cancelled(["one"]) == {"one"}
@@ -550,7 +553,7 @@ async def test_a_cancellation_that_was_not_heard_of_is_found_and_one_that_was_st
 
     async def single(function: Callable[[sa.Connection], object]) -> object:
         found = await real(function)
-        queue._heard("cancel", ["one"])
+        queue.note_taken("one", is_cancelled=True)
         return found
 
     monkeypatch.setattr(queue, "single", single)
