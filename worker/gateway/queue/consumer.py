@@ -55,26 +55,26 @@ class Receipt:
 
 
 class DatabaseBroker:
-    """A `Broker` on the queue of a gateway, which others share."""
+    """A `Broker` on the queue of a gateway, which others share. `holder` is the worker, once it is connected."""
 
     def __init__(self, queue: DatabaseQueue, lease_seconds: float, wait_seconds: float = WAIT_SECONDS) -> None:
         self.name = queue.name
         self.lease_seconds = lease_seconds
         self._queue = queue
         self._wait_seconds = wait_seconds
-        self._holder = ""
+        self.holder = ""
 
     async def connect(self, consumer: str) -> None:
-        self._holder = consumer
+        self.holder = consumer
         self._queue.start(self.lease_seconds)
 
     async def receive(self, most: int, models: Sequence[str], seconds: float | None = None) -> list[Delivery]:
         until = time.monotonic() + (self._wait_seconds if seconds is None else min(seconds, self._wait_seconds))
         with self._queue.waiters.waiting(models) as waiter:
-            found, is_more = await self._taken(most, models)
+            found, is_more = await self.take(most, models)
             while not found and (left := until - time.monotonic()) > 0:
                 if await waiter.is_woken(min(left, AGAIN_SECONDS) if is_more else left) or is_more:
-                    found, is_more = await self._taken(most, models)
+                    found, is_more = await self.take(most, models)
         if found and is_more:
             await self._queue.wake("")
         return found
@@ -136,7 +136,7 @@ class DatabaseBroker:
         def announce(connection: sa.Connection) -> None:
             for nodes_id, packed in lists.items():
                 connection.execute(shared.add_nodes, {"id": nodes_id, "packed": packed})
-            connection.execute(shared.announce, {"name": self._holder, "entry": entry})
+            connection.execute(shared.announce, {"name": self.holder, "entry": entry})
 
         await self._queue.run(announce)
 
@@ -147,12 +147,12 @@ class DatabaseBroker:
     def _lease_ms(self) -> int:
         return round(self.lease_seconds * 1000)
 
-    async def _taken(self, most: int, models: Sequence[str]) -> tuple[list[Delivery], bool]:
+    async def take(self, most: int, models: Sequence[str]) -> tuple[list[Delivery], bool]:
         """Return jobs that were leased, and whether others wait."""
 
         def take(connection: sa.Connection) -> Taken:
             statements = self._queue.statements
-            return statements.take(connection, self._holder, most, self._lease_ms, models, MAX_TAKEN_BYTES)
+            return statements.take(connection, self.holder, most, self._lease_ms, models, MAX_TAKEN_BYTES)
 
         taken = await self._queue.single(take)
         rows = [row for row in taken.rows if _has_body(row)]
@@ -162,7 +162,7 @@ class DatabaseBroker:
 
     def _delivery(self, row: sa.Row[Any]) -> Delivery:
         content = row.content
-        receipt = Receipt(row.job_id, row.claim, self._holder)
+        receipt = Receipt(row.job_id, row.claim, self.holder)
         queued_ms = round(time.time() * 1000) - row.waited_ms
         return Delivery(
             row.job_id, content.encode() if isinstance(content, str) else bytes(content), receipt.text,

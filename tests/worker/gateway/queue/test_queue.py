@@ -74,7 +74,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 def worker_of(queue: DatabaseQueue, name: str = "worker", lease_seconds: float = LEASE_SECONDS) -> DatabaseBroker:
     worker = DatabaseBroker(queue, lease_seconds, wait_seconds=0.0)
-    worker._holder = name  # connected, without the loops of a gateway
+    worker.holder = name  # connected, without the loops of a gateway
     return worker
 
 
@@ -217,9 +217,9 @@ async def test_a_job_wakes_one_worker_that_waits(place: Place) -> None:
     looks: list[str] = []
 
     class Counting(DatabaseBroker):
-        async def _taken(self, most: int, models: Sequence[str]) -> tuple[list[Delivery], bool]:
-            found = await super()._taken(most, models)
-            looks.append(self._holder)
+        async def take(self, most: int, models: Sequence[str]) -> tuple[list[Delivery], bool]:
+            found = await super().take(most, models)
+            looks.append(self.holder)
             return found
 
     workers = [Counting(queue, LEASE_SECONDS, wait_seconds=60.0) for _ in range(5)]
@@ -247,8 +247,8 @@ async def test_a_worker_that_others_left_nothing_for_looks_again_and_one_that_le
     looks: list[bool] = []
 
     class Counting(DatabaseBroker):
-        async def _taken(self, most: int, models: Sequence[str]) -> tuple[list[Delivery], bool]:
-            found, is_more = await super()._taken(most, models)
+        async def take(self, most: int, models: Sequence[str]) -> tuple[list[Delivery], bool]:
+            found, is_more = await super().take(most, models)
             looks.append(is_more)
             return found, is_more
 
