@@ -511,10 +511,12 @@ async def test_loops_go_on_after_a_failover_and_what_they_do_not_understand(
     looks.clear()
     await until(_is(lambda: len(looks) >= 2))
 
+    def send(payload: str, connection: sa.Connection) -> None:
+        connection.execute(SEND, {"channel": second.notices.channel, "payloads": [payload]})
+
     async def is_heard() -> bool:
         for payload in ("7", "[]", '["x", "wake"]', '["x", "event", 1]', '["x", "cancel", {}]'):
-            values = {"channel": second.notices.channel, "payloads": [payload]}
-            await second.single(lambda connection, values=values: connection.execute(SEND, values))
+            await second.single(partial(send, payload))
         await second.publish("one", b"{}")
         await asyncio.sleep(0.05)
         return first.notes.newest("one") == [b"{}"]
