@@ -17,7 +17,6 @@ from darkroom.engine.errors import OutOfMemory
 from darkroom.engine.families.triposplat.transformer import LATENT_CHANNELS, NUM_TOKENS
 from darkroom.engine.images.pixels import to_pillow
 from darkroom.engine.media.splats.splat import Splat
-from darkroom.engine.memory.device import translate_device_error
 from darkroom.engine.models.splat_vae import SplatVae
 from darkroom.engine.nodes.running_call import running_context
 
@@ -69,9 +68,8 @@ class SplatPreviews:
             if has_failed:
                 return
             try:
-                with translate_device_error():
-                    image = self.image_of(denoised)
-            except (OutOfMemory, ValueError) as error:
+                image = self.image_of(denoised)
+            except (torch.OutOfMemoryError, OutOfMemory, ValueError) as error:
                 has_failed = True
                 log.warning("previews of splats stopped: %s", error)
                 return

@@ -13,7 +13,7 @@ from PIL import Image
 
 from darkroom.engine.cancel import CancelToken
 from darkroom.engine.diffusion.nested_latent import nested
-from darkroom.engine.errors import Interrupted
+from darkroom.engine.errors import Interrupted, OutOfMemory
 from darkroom.engine.families import registry
 from darkroom.engine.families.triposplat.nodes.previews import SIDE_PX, PreviewView, SplatPreviews, disc_image
 from darkroom.engine.media.splats.splat import Splat, harmonics_of
@@ -133,8 +133,11 @@ def test_a_latent_of_another_model_is_sampled_without_previews(vae: SplatVae, ca
     )
 
 
-def test_a_preview_that_is_out_of_memory_is_the_last_one_of_its_run(caplog: pytest.LogCaptureFixture) -> None:
-    failing = cast(SplatVae, FailingVae(torch.OutOfMemoryError("no memory is left")))
+@pytest.mark.parametrize("kind", [torch.OutOfMemoryError, OutOfMemory])
+def test_a_preview_that_is_out_of_memory_is_the_last_one_of_its_run(
+    kind: Callable[[str], Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    failing = cast(SplatVae, FailingVae(kind("no memory is left")))
     with caplog.at_level(logging.WARNING):
         assert sampled(failing, torch.zeros(1, 8192, 16)) == ([], list(range(NUM_STEPS)))
     (record,) = caplog.records
