@@ -23,8 +23,8 @@ LARGE_BYTES: Final = 256 * 1024
 class ResultMemory:
     """Memory that results share, first come first served. One that is larger than all of it is handled alone."""
 
-    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self, max_bytes: int = MAX_BYTES, num_copies: int = COPIES) -> None:
+        self._max_bytes, self._num_copies = max_bytes, num_copies
         self._num_bytes = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
@@ -34,7 +34,7 @@ class ResultMemory:
         if size_bytes <= LARGE_BYTES:
             yield
             return
-        num_bytes = size_bytes * COPIES
+        num_bytes = size_bytes * self._num_copies
         await self._take(num_bytes)
         try:
             yield

@@ -50,6 +50,9 @@ from darkroom.worker.sources.broker import BrokerUnreachable
 ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 WORKER_HEADER: Final = "darkroom-worker"
 RECEIPT_HEADER: Final = "darkroom-receipt"
+REPLY_SECONDS: Final = 5.0
+"""Seconds for which jobs that were taken wait for the memory of their reply, then they go back."""
+
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 """Bytes of a message other than a result: an announcement has packed node lists."""
 
@@ -108,13 +111,18 @@ async def take_jobs(request: Request, worker: Caller, wish: Wish) -> Response:
     """Give jobs to the worker, as soon as there is one; none after `wait_seconds`."""
     async with _desk(request) as desk:
         taken = await desk.take(worker, wish.most, wish.models, wish.wait_seconds, _left(request))
-        if taken:
+        async with contextlib.AsyncExitStack() as held:
             try:
-                await services_of(request).tokens.name_of(bearer_token(request.headers.items()))
+                if taken:
+                    await services_of(request).tokens.check_again(bearer_token(request.headers.items()))
+                async with asyncio.timeout(REPLY_SECONDS):  # the leases of the jobs run meanwhile
+                    await held.enter_async_context(desk.replies.lease(sum(len(one.delivery.body) for one in taken)))
+            except TimeoutError:
+                await desk.give_all_back(worker, taken)
+                taken = []
             except BaseException:
                 await desk.give_all_back(worker, taken)
                 raise
-        async with services_of(request).gateway.memory.lease(sum(len(one.delivery.body) for one in taken)):
             return await written_reply(lambda: Jobs(jobs=[Job.of(one) for one in taken]).model_dump_json().encode())
 
 

@@ -19,6 +19,7 @@ import structlog
 from darkroom.worker.concurrency.background_tasks import BackgroundTasks
 from darkroom.worker.errors import DatabaseUnreachable, ReceiptUnknown
 from darkroom.worker.gateway.job_records import JobRecords
+from darkroom.worker.gateway.result_memory import ResultMemory
 from darkroom.worker.gateway.workers.brokers import Worker, WorkerBrokers
 from darkroom.worker.gateway.workers.cancellations import Cancellations
 from darkroom.worker.gateway.workers.entries import WorkerEntry
@@ -30,6 +31,10 @@ KEY_FACT: Final = "receipt_key"
 KEY_BYTES: Final = 32
 LISTED_SECONDS: Final = 600.0
 """Seconds for which a node list that was stored is not asked for again; the broker keeps it for a day."""
+
+MAX_REPLIES_BYTES: Final = 128 * 1024 * 1024
+REPLY_COPIES: Final = 3
+"""A reply with jobs as it was read, as JSON, and in its bytes."""
 
 MAX_REPLY_BYTES: Final = 32 * 1024 * 1024
 """Bytes of the bodies of jobs in one reply; the first may be larger."""
@@ -66,6 +71,8 @@ class WorkerDesk:
 
     def __init__(self, records: JobRecords, make_broker: Callable[[], Broker], lease_seconds: float) -> None:
         self.lease_seconds = lease_seconds
+        self.replies = ResultMemory(MAX_REPLIES_BYTES, REPLY_COPIES)
+        """Memory of the replies that are written now: results wait for another one."""
         self._records = records
         self._brokers = WorkerBrokers(make_broker)
         self._cancellations = Cancellations(make_broker())

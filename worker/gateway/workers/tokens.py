@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections import OrderedDict
@@ -63,6 +64,9 @@ class WorkerTokens:
         self._records = records
         self._guesses: dict[str, int] = {}  # unknown tokens by the address that sent them
         self._guesses_since = time.monotonic()
+        self._good: frozenset[str] = frozenset()
+        self._good_at = float("-inf")
+        self._reading = asyncio.Lock()
         self._known: OrderedDict[str, tuple[str, float]] = OrderedDict()  # names by digest, when they were looked up
 
     async def make(self, name: str) -> str:
@@ -75,6 +79,7 @@ class WorkerTokens:
         if await self._records.run(lambda connection: connection.execute(MAKE, values).scalar()) is None:
             message = f"name: {name} is in use; expected another one, or revoke that token first"
             raise RequestRejected([Problem(message, field="name", type="name_taken")])
+        self._good_at = float("-inf")
         return secret
 
     async def listed(self) -> list[WorkerToken]:
@@ -91,14 +96,16 @@ class WorkerTokens:
         is_it = sa.and_(TOKENS.c.name == name, TOKENS.c.revoked_ms.is_(None))
         revoked = sa.update(TOKENS).where(is_it).values(revoked_ms=_now_ms())
         num = await self._records.run(lambda connection: connection.execute(revoked).rowcount)
-        self._known.clear()
+        for digest in [digest for digest, (known, _) in self._known.items() if known == name]:
+            del self._known[digest]
         if not num:
             raise WorkerTokenNotFound(f"No worker token {name[:64]!r} is in use")
 
-    async def name_of(self, secret: str, address: str = "") -> str:
+    async def name_of(self, secret: str, address: str) -> str:
         """Return the name of a token. Raises WrongKey for one that is unknown or revoked.
 
-        After so many of those an address has to wait before another unknown one is looked up. Raises LimitReached.
+        After so many of those of an address its tokens are compared with a list of the good ones, which is read every
+        two seconds at most. Raises LimitReached for one that is not among them.
         """
         if len(secret) != SECRET_LENGTH or not secret.startswith(PREFIX):  # no look at the database for those
             raise WrongKey(UNKNOWN_TOKEN)
@@ -106,8 +113,8 @@ class WorkerTokens:
         known = self._known.get(digest)
         if known is not None and time.monotonic() - known[1] < FRESH_SECONDS:
             return known[0]
-        if known is None:
-            self._check_guesses(address)
+        if known is None and self._has_guessed(address) and digest not in await self._good_digests():
+            raise self._too_many_guesses(address)
         name = await self._records.run(lambda connection: _found(connection, digest))
         if name is None:
             self._known.pop(digest, None)
@@ -119,14 +126,36 @@ class WorkerTokens:
             self._known.popitem(last=False)
         return name
 
-    def _check_guesses(self, address: str) -> None:
+    async def check_again(self, secret: str) -> None:
+        """Check a token that was good when its request came. Raises WrongKey for one that was revoked meanwhile."""
+        digest = _digest(secret)
+        known = self._known.get(digest)
+        if known is not None and time.monotonic() - known[1] < FRESH_SECONDS:
+            return
+        if await self._records.run(lambda connection: _found(connection, digest)) is None:
+            self._known.pop(digest, None)
+            raise WrongKey(UNKNOWN_TOKEN)
+
+    def _has_guessed(self, address: str) -> bool:
         now = time.monotonic()
         if now - self._guesses_since > GUESS_SECONDS:
             self._guesses, self._guesses_since = {}, now
-        if (num := self._guesses.get(address, 0)) >= MAX_GUESSES:
-            left = max(1.0, self._guesses_since + GUESS_SECONDS - now)
-            unit = f"in {GUESS_SECONDS:.0f} s"
-            raise LimitReached("unknown_tokens", num + 1, MAX_GUESSES, retry_after_seconds=left, unit=unit)
+        return self._guesses.get(address, 0) >= MAX_GUESSES
+
+    def _too_many_guesses(self, address: str) -> LimitReached:
+        left = max(1.0, self._guesses_since + GUESS_SECONDS - time.monotonic())
+        unit = f"in {GUESS_SECONDS:.0f} s"
+        num = self._guesses[address] + 1
+        return LimitReached("unknown_tokens", num, MAX_GUESSES, retry_after_seconds=left, unit=unit)
+
+    async def _good_digests(self) -> frozenset[str]:
+        """Return the digests of all good tokens, as they were two seconds ago at most."""
+        async with self._reading:
+            if time.monotonic() - self._good_at > FRESH_SECONDS:
+                query = sa.select(TOKENS.c.digest).where(TOKENS.c.revoked_ms.is_(None))
+                found = await self._records.run(lambda connection: connection.execute(query).scalars().all())
+                self._good, self._good_at = frozenset(found), time.monotonic()
+            return self._good
 
 
 def _found(connection: sa.Connection, digest: str) -> str | None:

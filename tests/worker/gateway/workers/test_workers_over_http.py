@@ -17,8 +17,9 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
-from darkroom.worker.gateway import fleet
-from darkroom.worker.gateway.workers import tokens
+from darkroom.worker.gateway import fleet, result_memory, worker_routes
+from darkroom.worker.gateway.large_replies import written_reply
+from darkroom.worker.gateway.workers import desk, tokens
 from darkroom.worker.integrations.gateway.http_broker import HttpBroker
 from darkroom.worker.settings.broker import BrokerConfig
 from darkroom.worker.sources.broker import BrokerRefused, Delivery
@@ -193,9 +194,45 @@ async def test_an_address_that_guesses_tokens_is_told_to_come_later_without_a_lo
         headers = {"Authorization": f"Bearer {secret}", "Darkroom-Worker": "one"}
         asked.append((await gateway.post("/api/v1/worker/connect", headers=headers)).status_code)
     assert asked == [401, 401, 401, 429, 429]
+    unseen = await asking(gateway, "unseen", await token_of(gateway, "unseen"))
+    await unseen.close()
     await known.renew([])
     await known.connect("known")
     await known.close()
+
+
+async def test_jobs_whose_reply_has_to_wait_for_memory_go_back_in_time(
+    broker_url: str, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_routes, "REPLY_SECONDS", 0.2)
+    monkeypatch.setattr(result_memory, "LARGE_BYTES", 0)
+    monkeypatch.setattr(desk, "MAX_REPLIES_BYTES", 0)  # one reply at a time
+    writing, written = asyncio.Event(), asyncio.Event()
+    write = written_reply
+
+    async def slowly(make: Any) -> Any:
+        writing.set()
+        await written.wait()
+        return await write(make)
+
+    monkeypatch.setattr(worker_routes, "written_reply", slowly)
+    async with running_gateway(broker_url, database, broker_lease_seconds=LEASE_SECONDS) as gateway:
+        key = {"Authorization": f"Bearer {await token_of(gateway, 'pod')}"}
+
+        async def poll(name: str) -> int:
+            headers = {**key, "Darkroom-Worker": name}
+            reply = await gateway.post("/api/v1/worker/jobs", json={"wait_seconds": 5, "most": 1}, headers=headers)
+            return len(reply.json()["jobs"])
+
+        for name in ("one", "two"):
+            await gateway.post("/generate", json=body(name))
+        first = asyncio.create_task(poll("first"))
+        await writing.wait()
+        second = asyncio.create_task(poll("second"))
+        await asyncio.sleep(1)
+        written.set()
+        assert [await first, await second] == [1, 0]
+        assert await poll("third") == 1
 
 
 async def test_a_worker_has_one_poll_at_a_time_and_the_last_request_gets_the_job(gateway: httpx.AsyncClient) -> None:
