@@ -77,6 +77,7 @@ from darkroom.engine.families.seedvr2.transformer import SeedVr2Transformer
 from darkroom.engine.families.stable_audio.transformer import StableAudioConfig, StableAudioTransformer
 from darkroom.engine.families.stable_audio3.transformer import StableAudio3Config, StableAudio3Transformer
 from darkroom.engine.families.trellis2.transformer import Stage, Trellis2Config, Trellis2Transformer, turns_of
+from darkroom.engine.families.triposplat.transformer import TripoSplatConfig, TripoSplatTransformer
 from darkroom.engine.families.wan.animate import FaceAttention
 from darkroom.engine.families.wan.animate2 import WanAnimate2Config, WanAnimate2Transformer
 from darkroom.engine.families.wan.config import WanConfig
@@ -813,6 +814,21 @@ TRANSFORMERS: dict[str, SmallTransformer] = {
             },
         ),
         ("stable_audio",),
+    ),
+    "triposplat": SmallTransformer(
+        lambda: TripoSplatTransformer(
+            TripoSplatConfig(
+                hidden_size=128, intermediate_size=128, num_layers=2, num_refiner_layers=1, num_heads=2,
+                position_dim=8, context_dim=64, cell_dim=128,
+            )
+        ),
+        lambda drawn: {
+            "x": [drawn(BATCH, 12, 16), drawn(BATCH, 1, 5)],
+            "timesteps": drawn.times(),
+            "context": drawn(BATCH, 6, 64),
+            "ref_latents": [drawn(BATCH, 128, 2, 2)],
+        },
+        ("triposplat",),
     ),
 }  # fmt: skip
 

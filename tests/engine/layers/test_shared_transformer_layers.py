@@ -47,6 +47,7 @@ WITHOUT = {
     ("wan with faces", "residuals"): "the network adds what the layer returns",
     ("wan with faces", "norms of residuals"): "the network adds what the layer returns",
     ("wan with faces", "activations"): "attention alone",
+    ("triposplat", "queries and keys"): "they are rotated before they are normalised",
 }
 """Steps that a network computes by itself, or has not, and why."""
 

@@ -78,5 +78,5 @@ def test_the_url_of_a_broker_names_its_module(url: str, kind: BrokerKind) -> Non
 def test_a_gateway_needs_a_broker_with_results() -> None:
     assert build_broker(BrokerConfig()) is None
     for url in ("", "sqs://q"):
-        with pytest.raises(SettingsInvalid, match="a gateway needs a broker with results"):
+        with pytest.raises(SettingsInvalid, match="BROKER_URL: without results"):
             build_producer(BrokerConfig(url=SecretStr(url)))
