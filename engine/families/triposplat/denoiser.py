@@ -26,6 +26,8 @@ class TripoSplatDenoiser(Denoiser):
                 f"latent_image: no latent with a camera; got {len(shapes) or 1} streams, expected the 2 that "
                 "TripoSplatConditioning makes"
             )
+        network: Any = self.diffusion_model
+        network.anchors(shapes[0][1], torch.device(kwargs["device"]))
         inputs = super().extra_conds(**kwargs)
         tokens: torch.Tensor | None = kwargs.get(TEXT)
         if tokens is not None:

@@ -220,7 +220,7 @@ class TripoSplatTransformer(nn.Module):
         self.shift_table = nn.Parameter(torch.empty(1, 2, width))
         self.out_layer, self.cam_out_layer = Linear(width, LATENT_CHANNELS), Linear(width, CAMERA_CHANNELS)
         self.last_norm = AdaptiveNorm(eps=LAST_NORM_EPS, is_joined=True)
-        self._anchors: dict[int, torch.Tensor] = {}
+        self._anchors: dict[tuple[int, str, int], torch.Tensor] = {}  # by their number, and the device
 
     @property
     def dtype(self) -> torch.dtype:
@@ -263,8 +263,12 @@ class TripoSplatTransformer(nn.Module):
         return self.out_layer(first), self.cam_out_layer(last)
 
     def anchors(self, num_tokens: int, device: torch.device) -> torch.Tensor:
-        """Return the sinusoids [1, N, D], float32, of the points that a latent's tokens stand for, made once."""
-        if num_tokens not in self._anchors:
+        """Return the sinusoids [1, N, D], float32, of the points that a latent's tokens stand for, made once.
+
+        A run asks for them before its steps, so that no step makes or moves them.
+        """
+        key = num_tokens, device.type, device.index or 0
+        if key not in self._anchors:
             with torch.device("cpu"):
-                self._anchors = {num_tokens: anchor_sinusoids(num_tokens, self.config.hidden_size)}
-        return self._anchors[num_tokens].to(device)
+                self._anchors = {key: anchor_sinusoids(num_tokens, self.config.hidden_size).to(device)}
+        return self._anchors[key]
