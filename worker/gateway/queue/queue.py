@@ -2,8 +2,8 @@
 
 A job of the ledger (`job_records.py`) is queued in the transaction that stores it, and its result is stored in the one
 that takes it from the queue: neither can be lost between two stores. All transactions lock a job's row of the queue
-before that of the ledger, and the counters of the ledger before those of the queue. Other jobs have their results in a
-table beside. Who waits is woken: at the same gateway by a call, at another by a notice.
+before that of the ledger, the counters of the ledger before those of the queue, and of these the turns first. Other
+jobs have their results in a table beside. Who waits is woken: at the same gateway by a call, at another by a notice.
 """
 
 from __future__ import annotations
@@ -183,6 +183,7 @@ class DatabaseQueue:
             is_of_ledger = self.ledger.has(job_id)
             body = self.ledger.body_with_webhook(connection, job_id) if is_of_ledger else None
             if is_of_ledger and self._store_result(connection, job_id, result) and body is None:
+                self.statements.return_turn(connection, job_id)
                 connection.execute(self.shared.remove, {"job_id": job_id})
             else:
                 connection.execute(self.shared.settle, {"job_id": job_id, "body": body})

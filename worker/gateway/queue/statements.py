@@ -66,6 +66,10 @@ class QueueStatements(Protocol):
         """Lease up to `most` jobs; after the first only as many as have `most_bytes` together."""
         ...
 
+    def return_turn(self, connection: sa.Connection, job_id: str) -> None:
+        """Return the turns that a key no longer needs once this job, which waits, is removed."""
+        ...
+
     def cancel(self, connection: sa.Connection, job_id: str, channel: str, notice: str | None) -> None:
         """Note that a job is cancelled, and notify others."""
         ...
@@ -93,6 +97,7 @@ class PostgresStatements:
         "SELECT pg_notify(:channel, :notice)"
     )
     _free = sa.text("SELECT model FROM queue_free(:most)")
+    _return_turn = sa.text("SELECT queue_return_turn(:job_id)")
 
     def put(self, connection: sa.Connection, job: NewJob, channel: str, wake: str | None) -> bool:
         return bool(connection.execute(self._put, {**_values(job), "channel": channel, "wake": wake}).scalar())
@@ -107,6 +112,9 @@ class PostgresStatements:
         found = connection.execute(self._take, values).all()
         rows = [row for row in found if row.job_id is not None]
         return Taken(rows, is_more=found[0].num_waiting > len(rows))
+
+    def return_turn(self, connection: sa.Connection, job_id: str) -> None:
+        connection.execute(self._return_turn, {"job_id": job_id})
 
     def cancel(self, connection: sa.Connection, job_id: str, channel: str, notice: str | None) -> None:
         connection.execute(self._cancel, {"job_id": job_id, "channel": channel, "notice": notice})
@@ -128,6 +136,15 @@ class SqliteStatements:
         "INSERT INTO queue (job_id, rank, turn, owner, model, asked_id, body, number, stored_ms, num_bytes, queued_ms) "
         "VALUES (:job_id, :rank, :turn, :owner, :model, :asked_id, :body, :number, :stored_ms, :num_bytes, "
         f"{NOW_SQLITE}) ON CONFLICT (job_id) DO NOTHING"
+    )
+    _is_there = sa.text("SELECT 1 FROM queue WHERE job_id = :job_id")
+    _return_turn = sa.text(
+        "UPDATE queue_turns SET turn = max("
+        "min(turn, coalesce((SELECT max(turn) FROM queue_served AS served WHERE served.rank = queue_turns.rank), 0)), "
+        "coalesce((SELECT waiting.turn FROM queue AS waiting WHERE holder IS NULL AND "
+        "waiting.rank = queue_turns.rank AND waiting.owner = queue_turns.owner AND job_id <> :job_id "
+        "ORDER BY waiting.turn DESC LIMIT 1), 0)) "
+        "WHERE (rank, owner) IN (SELECT rank, owner FROM queue WHERE job_id = :job_id AND holder IS NULL)"
     )
     _columns = "position, turn, rank, owner, model, num_bytes"
     _head = sa.text(f"SELECT {_columns} FROM queue WHERE holder IS NULL ORDER BY rank, turn, position LIMIT 1")
@@ -159,6 +176,8 @@ class SqliteStatements:
     )
 
     def put(self, connection: sa.Connection, job: NewJob, channel: str, wake: str | None) -> bool:
+        if connection.execute(self._is_there, {"job_id": job.job_id}).first() is not None:
+            return False
         turn = connection.execute(self._turn, {"rank": job.rank, "owner": job.owner}).scalar()
         return connection.execute(self._put, {**_values(job), "turn": turn}).rowcount > 0
 
@@ -183,6 +202,9 @@ class SqliteStatements:
             connection.execute(self._hold, {"holder": holder, "lease_ms": lease_ms, "turn": head.turn, **at})
             found.append(connection.execute(self._taken, at).one())
         return Taken(found, is_more=connection.execute(self._head).first() is not None)
+
+    def return_turn(self, connection: sa.Connection, job_id: str) -> None:
+        connection.execute(self._return_turn, {"job_id": job_id})
 
     def cancel(self, connection: sa.Connection, job_id: str, channel: str, notice: str | None) -> None:
         connection.execute(self._cancel, {"job_id": job_id})

@@ -154,6 +154,34 @@ async def test_a_key_with_many_jobs_has_its_turns_beside_keys_that_queue_their_n
     assert {served.count(name) for name in ("a", *others)} == {10}
 
 
+async def test_jobs_that_are_cancelled_or_sent_again_use_up_no_turns_and_win_none(place: Place) -> None:
+    records, queue = await place.gateway()
+    worker = worker_of(queue)
+    for number in range(6):
+        await queue.put(f"b{number}", b"{}", owner="bob")
+        await queue.put("a-again", b"{}", owner="alice")
+
+    async def send(name: str) -> str:
+        job = a_job(name, "alice")
+        job.prompt = {"input": {"workflow_json": {}}}  # without a webhook, which would be told of the end
+        await records.insert(job, None, adder(queue, "", None))
+        return broker_id(job.number)
+
+    async def send_and_cancel(names: Sequence[str]) -> None:
+        for job_id in [await send(name) for name in names]:
+            await queue.cancel(job_id)
+            await queue.settle(job_id, b'{"status": "cancelled"}')
+
+    await send_and_cancel([f"gone-{number}" for number in range(5)])
+    kept = await send("kept")
+    await send_and_cancel(["gone"])
+    last = await send("last")
+    assert await ids(worker, 6) == ["b0", "a-again", "b1", kept, "b2", last]
+    await send_and_cancel(["gone-later"])
+    later = await send("later")
+    assert await ids(worker, 9) == ["b3", later, "b4", "b5"], "not before the next job of the other key"
+
+
 async def test_jobs_of_a_key_that_come_at_once_have_a_turn_each(place: Place) -> None:
     _records, queue = await place.gateway()
     await asyncio.gather(*(queue.put(f"a{number}", b"{}", owner="alice") for number in range(8)))

@@ -2,7 +2,8 @@
 
 `turn` puts the jobs of a priority in order so that keys take turns (start-time fair queueing, Goyal et al. 1996): a
 job's is the one that was served last (`queue_served`), or the one after the last of its own key (`queue_turns`),
-whichever is later. New jobs of a key wait for each other until they are stored, those without a key do not.
+whichever is later. New jobs of a key wait for each other until they are stored, those without a key do not. A job that
+leaves the queue while it waits returns the turns that no other job of its key has, but for those that were served.
 
 Functions do what takes several looks, on the server, with the indexes whatever the planner believes of a table that was
 empty a moment ago. `queue_take` reads bodies itself: the statement that calls it has an older view, which may lack a
@@ -45,6 +46,7 @@ CREATE FUNCTION queue_put(
 DECLARE
   new_turn bigint;
 BEGIN
+  IF EXISTS (SELECT 1 FROM queue WHERE job_id = new_id) THEN RETURN false; END IF;
   IF new_owner = '' THEN
     SELECT greatest({SERVED}, held.turn + 1) INTO new_turn FROM queue_turns AS held
     WHERE held.rank = new_rank AND held.owner = '' AND NOT EXISTS (
@@ -109,6 +111,21 @@ BEGIN
 END $$
 """
 
+RETURN_TURN = f"""
+CREATE FUNCTION queue_return_turn(old_id text) RETURNS void {MADE}
+DECLARE
+  new_rank int; old_owner text;
+BEGIN
+  SELECT rank, owner INTO new_rank, old_owner FROM queue WHERE job_id = old_id AND holder IS NULL;
+  PERFORM 1 FROM queue_turns WHERE rank = new_rank AND owner = old_owner FOR UPDATE;
+  UPDATE queue_turns AS held SET turn = greatest(least(held.turn, {SERVED}), (
+    SELECT waiting.turn FROM queue AS waiting
+    WHERE holder IS NULL AND waiting.rank = new_rank AND waiting.owner = old_owner AND job_id <> old_id
+    ORDER BY waiting.rank DESC, waiting.owner DESC, waiting.turn DESC LIMIT 1
+  )) WHERE held.rank = new_rank AND held.owner = old_owner;
+END $$
+"""
+
 WAITING = f"""
 CREATE FUNCTION queue_waiting(most int) RETURNS bigint STABLE {MADE}
 BEGIN
@@ -162,7 +179,7 @@ def upgrade() -> None:
     _make_queue()
     _make_rest(is_postgres=is_postgres)
     if is_postgres:
-        for statement in (PUT, TAKE, WAITING, FREE, COUNT):
+        for statement in (PUT, TAKE, RETURN_TURN, WAITING, FREE, COUNT):
             op.execute(statement)
         op.execute(
             "CREATE TRIGGER queue_counted AFTER INSERT OR DELETE ON queue FOR EACH ROW EXECUTE FUNCTION queue_counted()"
@@ -266,7 +283,7 @@ def downgrade() -> None:
         return
     if is_postgres:
         op.execute("DROP TRIGGER queue_counted ON queue")
-        for name in ("queue_put", "queue_take", "queue_waiting", "queue_free", "queue_counted"):
+        for name in ("queue_put", "queue_take", "queue_return_turn", "queue_waiting", "queue_free", "queue_counted"):
             op.execute(f"DROP FUNCTION {name}")
     for name in (
         "queue",
