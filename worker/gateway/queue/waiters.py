@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 
 @dataclass(eq=False, slots=True)
 class Waiter:
-    """One request that waits, and the models that its worker used last. It looks whenever it is woken."""
+    """One request that waits, and the models that its worker used last. It looks whenever it is woken.
+
+    `fall_asleep` is called once it waits again.
+    """
 
     models: frozenset[str]
+    fall_asleep: Callable[[Waiter], None]
     woken_for: str | None = None
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -25,41 +30,49 @@ class Waiter:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
-        is_woken, self.woken_for = self.woken_for is not None, None
+        if self.woken_for is None:
+            return False
+        self.woken_for = None
         self._woken.clear()
-        return is_woken
+        self.fall_asleep(self)
+        return True
 
 
 class Waiters:
-    """Owner of the waiters, the one that has waited for the longest first."""
+    """Owner of the waiters, the one that has been asleep for the longest first. Each is found at once.
+
+    `_of_models` has those that are asleep by each model that they used last.
+    """
 
     def __init__(self) -> None:
-        self._waiting: dict[Waiter, None] = {}
+        self._asleep: OrderedDict[Waiter, None] = OrderedDict()
+        self._of_models: dict[str, OrderedDict[Waiter, None]] = {}
 
     @property
     def has_any(self) -> bool:
         """True if somebody waits who was not woken."""
-        return any(waiter.woken_for is None for waiter in self._waiting)
+        return bool(self._asleep)
 
     @contextlib.contextmanager
     def waiting(self, models: Sequence[str]) -> Iterator[Waiter]:
         """Count a waiter. One that was woken and does not look any more wakes another."""
-        waiter = Waiter(frozenset(models))
-        self._waiting[waiter] = None
+        waiter = Waiter(frozenset(models), self._add)
+        self._add(waiter)
         try:
             yield waiter
         finally:
-            del self._waiting[waiter]
-            if waiter.woken_for is not None:
+            if waiter.woken_for is None:
+                self._remove(waiter)
+            else:
                 self.wake(waiter.woken_for)
 
     def wake(self, model: str = "") -> bool:
         """Wake one waiter, if possible one that used this model last. Returns False without one."""
-        asleep = [waiter for waiter in self._waiting if waiter.woken_for is None]
-        if not asleep:
+        waiter = next(iter(self._of_models.get(model, self._asleep)), None)
+        if waiter is None:
             return False
-        fitting = (waiter for waiter in asleep if model in waiter.models)
-        next(fitting, asleep[0]).wake(model)
+        self._remove(waiter)
+        waiter.wake(model)
         return True
 
     def wake_some(self, model: str, num: int) -> int:
@@ -70,3 +83,16 @@ class Waiters:
         """Wake everybody: jobs may have come of which nobody was told."""
         while self.wake():
             pass
+
+    def _add(self, waiter: Waiter) -> None:
+        self._asleep[waiter] = None
+        for model in waiter.models:
+            self._of_models.setdefault(model, OrderedDict())[waiter] = None
+
+    def _remove(self, waiter: Waiter) -> None:
+        del self._asleep[waiter]
+        for model in waiter.models:
+            those = self._of_models[model]
+            del those[waiter]
+            if not those:
+                del self._of_models[model]

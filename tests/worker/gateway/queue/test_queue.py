@@ -26,6 +26,7 @@ from darkroom.worker.gateway.queue.consumer import DatabaseBroker, Receipt
 from darkroom.worker.gateway.queue.notices import SEND
 from darkroom.worker.gateway.queue.queue import DatabaseQueue
 from darkroom.worker.gateway.queue.statements import NewJob, PostgresStatements
+from darkroom.worker.gateway.queue.waiters import Waiters
 from darkroom.worker.settings.database import DatabaseConfig
 from darkroom.worker.sources.broker import BrokerUnreachable, Delivery
 from darkroom.worker.storage.database import JOBS, whole_row
@@ -263,6 +264,21 @@ async def test_a_job_wakes_one_worker_that_waits(place: Place) -> None:
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_a_wake_takes_the_same_time_however_many_wait() -> None:
+    waiters, most = Waiters(), 15_000
+    with contextlib.ExitStack() as stack:
+        waiting = [stack.enter_context(waiters.waiting([f"m{number % 5}"])) for number in range(most)]
+        began = time.process_time()
+        assert waiters.wake("m3") and waiters.wake("unknown")
+        assert [number for number in range(most) if waiting[number].woken_for is not None] == [0, 3]
+        waiters.wake_all()
+        assert not waiters.has_any and waiters.wake_some("m3", most) == 0
+        assert await waiting[7].is_woken(0) and not await waiting[7].is_woken(0)
+        assert waiters.wake_some("m3", most) == 1, "it waits again"
+        assert time.process_time() - began < 1, "a look at every waiter for each takes seconds"
+    assert not waiters.has_any
 
 
 async def test_a_worker_that_others_left_nothing_for_looks_again_and_one_that_left_some_wakes_the_next(
