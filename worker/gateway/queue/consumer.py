@@ -13,6 +13,7 @@ import structlog
 
 from darkroom.worker.gateway.queue.queue import DatabaseQueue
 from darkroom.worker.gateway.queue.statements import Taken
+from darkroom.worker.gateway.result_memory import LARGE_BYTES
 from darkroom.worker.json.values import WRONG_SHAPE
 from darkroom.worker.sources.broker import Delivery
 
@@ -154,7 +155,7 @@ class DatabaseBroker:
             statements = self._queue.statements
             return statements.take(connection, self.holder, most, self._lease_ms, models, MAX_TAKEN_BYTES)
 
-        taken = await self._queue.single(take)
+        taken = await self._queue.single(take, lambda taken: taken.num_bytes > LARGE_BYTES)
         rows = [row for row in taken.rows if _has_body(row)]
         for row in rows:
             self._queue.note_taken(row.job_id, is_cancelled=bool(row.is_cancelled))

@@ -300,10 +300,12 @@ class DatabaseQueue:
         with _translated():
             return await self.database.run(function, is_large=lambda _answer: is_large)
 
-    async def single(self, function: Callable[[sa.Connection], Answer]) -> Answer:
+    async def single(
+        self, function: Callable[[sa.Connection], Answer], is_large: Callable[[Answer], bool] = lambda _answer: False
+    ) -> Answer:
         """Call a function that makes one statement. Raises BrokerUnreachable."""
         with _translated():
-            return await self.database.run(function, is_single=True)
+            return await self.database.run(function, is_single=True, is_large=is_large)
 
     def _store_result(self, connection: sa.Connection, job_id: str, result: bytes) -> list[bytes]:
         if self.ledger.has(job_id):

@@ -18,6 +18,8 @@ PATIENCE_MS: Final = int(PATIENCE_SECONDS * 1000)
 FREED_AT_ONCE: Final = 500
 NOW_POSTGRES: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
 NOW_SQLITE: Final = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+TAKEN: Final = ("job_id", "claim", "num_deliveries", "owner", "asked_id", "is_cancelled")
+"""Columns of a job that was leased, for who takes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,16 @@ class NewJob:
 class Taken:
     """Jobs that were leased. `is_more`: others wait, also such as another one was about to take.
 
-    Rows have `waited_ms` and `content`, the body; None of a job that is in the queue alone.
+    Rows have the columns TAKEN, `waited_ms`, and `content`: the body, None where there is none.
     """
 
     rows: Sequence[sa.Row[Any]]
     is_more: bool
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the bodies; characters of one that the database has as text."""
+        return sum(len(row.content or b"") for row in self.rows)
 
 
 class QueueStatements(Protocol):
@@ -88,7 +95,7 @@ class PostgresStatements:
         ":channel, :wake)"
     )
     _take = sa.text(
-        f"SELECT taken.*, {NOW_POSTGRES} - taken.queued_ms AS waited_ms, taken.body AS content, num_waiting "
+        f"SELECT {', '.join(TAKEN)}, {NOW_POSTGRES} - taken.queued_ms AS waited_ms, taken.body AS content, num_waiting "
         "FROM queue_waiting(CAST(:most AS int) + 1) AS num_waiting LEFT JOIN queue_take("
         ":holder, :most, :lease_ms, :patience_ms, :models, :most_bytes) AS taken ON true"
     )
@@ -166,8 +173,9 @@ class SqliteStatements:
         "ON CONFLICT (rank, slot) DO UPDATE SET turn = max(turn, excluded.turn)"
     )
     _taken = sa.text(
-        f"SELECT taken.*, {NOW_SQLITE} - taken.queued_ms AS waited_ms, coalesce(taken.body, (SELECT prompt FROM jobs "
-        "WHERE jobs.number = taken.number)) AS content FROM queue AS taken WHERE position = :position"
+        f"SELECT {', '.join(TAKEN)}, {NOW_SQLITE} - taken.queued_ms AS waited_ms, coalesce(taken.body, "
+        "(SELECT prompt FROM jobs WHERE jobs.number = taken.number)) AS content FROM queue AS taken "
+        "WHERE position = :position"
     )
     _cancel = sa.text("UPDATE queue SET is_cancelled = true WHERE job_id = :job_id")
     _free = sa.text(

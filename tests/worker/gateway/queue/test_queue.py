@@ -27,6 +27,7 @@ from darkroom.worker.gateway.queue.notices import SEND
 from darkroom.worker.gateway.queue.queue import DatabaseQueue
 from darkroom.worker.gateway.queue.statements import NewJob, PostgresStatements
 from darkroom.worker.gateway.queue.waiters import Waiters
+from darkroom.worker.gateway.result_memory import LARGE_BYTES
 from darkroom.worker.settings.database import DatabaseConfig
 from darkroom.worker.sources.broker import BrokerUnreachable, Delivery
 from darkroom.worker.storage.database import JOBS, whole_row
@@ -364,6 +365,19 @@ async def test_a_reply_has_so_many_bytes_of_jobs_at_most(place: Place, monkeypat
     for number in range(4):
         await queue.put(str(number), b"x" * 700 if number else b"x" * 5000)
     assert [await ids(worker, 4) for _ in range(3)] == [["0"], ["1"], ["2"]]
+
+
+async def test_a_body_is_sent_once_and_a_connection_that_had_a_large_one_is_closed(place: Place) -> None:
+    _records, queue = await place.gateway()
+    closed: list[object] = []
+    await queue.run(lambda connection: sa.event.listen(connection.engine, "invalidate", lambda *of: closed.append(of)))
+    await queue.put("small", b"a body")
+    take = partial(queue.statements.take, holder="one", most=1, lease_ms=1000, models=(), most_bytes=10)
+    assert [value for value in (await queue.single(take)).rows[0] if value in (b"a body", "a body")] == [b"a body"]
+    await queue.put("small, too", b"a body")
+    assert await ids(worker_of(queue)) == ["small, too"] and not closed
+    await queue.put("large", b"x" * (LARGE_BYTES + 1))
+    assert await ids(worker_of(queue)) == ["large"] and len(closed) == 1
 
 
 async def test_a_lease_that_runs_out_is_free_again_and_may_be_renewed_until_another_has_it(place: Place) -> None:
