@@ -108,7 +108,7 @@ class Gateway:
     async def lifespan(self) -> AsyncIterator[None]:
         await self.records.open()
         if self._queue is None:
-            if num := await leave_queue(self.records):
+            if num := await leave_queue(self.records, self.producer):
                 log.info("jobs go to broker", num_jobs=num)
             self._tasks.spawn(self._send_left(), "gateway")
             self._tasks.spawn(self._collect(), "gateway")

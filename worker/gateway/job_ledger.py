@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import sqlalchemy as sa
+import structlog
 
 from darkroom.worker.gateway.database import GatewayDatabase
 from darkroom.worker.gateway.job_records import (
@@ -18,21 +20,28 @@ from darkroom.worker.gateway.job_records import (
     number_of,
     store_end,
 )
-from darkroom.worker.gateway.queue.queue import DatabaseQueue, rank_of
+from darkroom.worker.gateway.queue.queue import DatabaseQueue, priority_of, rank_of
 from darkroom.worker.gateway.queue.statements import NewJob
 from darkroom.worker.jobs.envelope import refusal
 from darkroom.worker.json.values import WRONG_SHAPE, object_at
+from darkroom.worker.sources.broker import JobTooLarge, Producer
 from darkroom.worker.storage.database import JOBS, dump_json
 from darkroom.worker.storage.job import Job, Stage
 
 UNREADABLE: Final = "The result at the broker cannot be read"
 UNREADABLE_ERROR: Final = {"status": 500, "code": "result_unreadable", "message": UNREADABLE}
 LOOKED_AT_ONCE: Final = 500
-LEAVE: Final = sa.text(
-    "DELETE FROM queue WHERE position IN (SELECT position FROM queue WHERE number IS NOT NULL ORDER BY position "
-    "LIMIT :most FOR UPDATE SKIP LOCKED) RETURNING number, stored_ms"
+LEAVING: Final = sa.text(
+    "SELECT position, job_id, rank, owner, model, asked_id, is_cancelled, settled_ms FROM queue "
+    "WHERE number IS NOT NULL ORDER BY position LIMIT :most"
+)
+BODY: Final = sa.text("SELECT body FROM queue WHERE position = :position")
+LEAVE: Final = sa.text("DELETE FROM queue WHERE position IN :positions RETURNING number, stored_ms").bindparams(
+    sa.bindparam("positions", expanding=True)
 )
 ADOPTED: Final = ("number", "queued_ms", "owner", "asked_id", "id", "request")
+
+log = structlog.get_logger("gateway")
 
 
 class JobLedger:
@@ -114,22 +123,44 @@ async def adopt(queue: DatabaseQueue) -> int:
             return num
 
 
-async def leave_queue(records: JobRecords) -> int:
-    """Take all jobs from the queue, as ones that were not sent to the broker yet. Returns their number."""
+async def leave_queue(records: JobRecords, producer: Producer) -> int:
+    """Take all jobs from the queue, as ones that were not sent to the broker yet. Returns their number.
+
+    The broker is told of those that are cancelled, and gets those that have ended and wait on for their webhook. Raises
+    BrokerUnreachable.
+    """
     num = 0
-
-    def leave(connection: sa.Connection) -> int:
-        rows = connection.execute(LEAVE, {"most": LOOKED_AT_ONCE}).all()
-        if rows:
-            times = [row.stored_ms for row in rows]  # which name the partitions to look into
-            is_one = sa.and_(JOBS.c.number.in_([row.number for row in rows]), JOBS.c.finished_ms.is_(None))
-            change = sa.update(JOBS).where(is_one, JOBS.c.queued_ms.between(min(times), max(times)))
-            connection.execute(change.values(stage=Stage.QUEUED.value))
-        return len(rows)
-
-    while found := await records.run(leave):
-        num += found
+    while rows := await records.run(lambda connection: connection.execute(LEAVING, {"most": LOOKED_AT_ONCE}).all()):
+        for row in rows:
+            if row.is_cancelled or row.settled_ms is not None:
+                await _hand_over(records, producer, row)
+        num += await records.run(partial(_leave, [row.position for row in rows]))
     return num
+
+
+async def _hand_over(records: JobRecords, producer: Producer, row: sa.Row[Any]) -> None:
+    """Let a broker know that a job is cancelled, before a worker can have it from there."""
+    await producer.cancel(row.job_id)
+    if row.settled_ms is None:
+        return
+    found = await records.run(lambda connection: connection.execute(BODY, {"position": row.position}).scalar())
+    if found is None:
+        return
+    asked = {"model": row.model, "owner": row.owner, "asked_id": row.asked_id}
+    try:
+        await producer.put(row.job_id, bytes(found), priority=priority_of(row.rank), **asked)
+    except JobTooLarge as error:
+        log.warning("webhook of cancelled job not sent", request_id=row.asked_id, reason=str(error))
+
+
+def _leave(positions: list[int], connection: sa.Connection) -> int:
+    rows = connection.execute(LEAVE, {"positions": positions}).all()
+    if rows:
+        times = [row.stored_ms for row in rows]  # which name the partitions to look into
+        is_one = sa.and_(JOBS.c.number.in_([row.number for row in rows]), JOBS.c.finished_ms.is_(None))
+        change = sa.update(JOBS).where(is_one, JOBS.c.queued_ms.between(min(times), max(times)))
+        connection.execute(change.values(stage=Stage.QUEUED.value))
+    return len(rows)
 
 
 def _queue_again(queue: DatabaseQueue, connection: sa.Connection, times: Mapping[int, int]) -> None:

@@ -356,6 +356,11 @@ def rank_of(priority: int) -> int:
     return PRIORITIES.index(priority_name(priority))
 
 
+def priority_of(rank: int) -> int:
+    """Return a priority of this rank."""
+    return PRIORITIES.index(priority_name(0)) - rank
+
+
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
     try:

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from pydantic import SecretStr
 
 from darkroom.worker.gateway.database import GatewayDatabase
-from darkroom.worker.gateway.job_ledger import JobLedger, adder, adopt
+from darkroom.worker.gateway.job_ledger import JobLedger, adder, adopt, leave_queue
 from darkroom.worker.gateway.job_records import JobRecords, broker_id, number_of
 from darkroom.worker.gateway.queue import consumer
 from darkroom.worker.gateway.queue.consumer import DatabaseBroker, Receipt
@@ -28,12 +28,15 @@ from darkroom.worker.gateway.queue.queue import DatabaseQueue
 from darkroom.worker.gateway.queue.statements import NewJob, PostgresStatements
 from darkroom.worker.gateway.queue.waiters import Waiters
 from darkroom.worker.gateway.result_memory import LARGE_BYTES
+from darkroom.worker.integrations.redis.streams import RedisBroker
+from darkroom.worker.settings.broker import BrokerConfig
 from darkroom.worker.settings.database import DatabaseConfig
 from darkroom.worker.sources.broker import BrokerUnreachable, Delivery
 from darkroom.worker.storage.database import JOBS, whole_row
 from darkroom.worker.storage.job import Job, JobRequest, JobState, JobTimes, Stage
 from tests.worker.postgres_server import PostgresServer
 from tests.worker.running_front import until
+from tests.worker.sources.servers import redis_server
 
 LEASE_SECONDS = 30.0
 
@@ -463,6 +466,31 @@ async def test_a_cancelled_job_keeps_its_body_for_its_webhook_alone_and_for_a_ti
     assert await queue.depth() == 0 and await taken(worker_of(queue)) == []
     found = await records.find("told")
     assert found is not None and found.state is JobState.CANCELLED
+
+
+async def test_a_broker_gets_what_is_cancelled_with_the_jobs_of_the_queue(place: Place, tmp_path: Path) -> None:
+    records, queue = await place.gateway()
+    jobs = {name: a_job(name) for name in ("settled", "held", "live")}
+    for job in jobs.values():
+        job.request = JobRequest(priority=1)
+        await records.insert(job, None, adder(queue, "", None))
+    named = {name: broker_id(job.number) for name, job in jobs.items()}
+    assert [one.job_id for one in await taken(worker_of(queue), 2)] == [named["settled"], named["held"]]
+    await queue.single(lambda connection: connection.execute(sa.text("UPDATE queue SET holder = NULL")))
+    for name in ("settled", "held"):
+        await queue.cancel(named[name])
+    await queue.settle(named["settled"], b'{"status": "cancelled"}')
+    async with redis_server(tmp_path / "redis") as redis:
+        producer = RedisBroker(BrokerConfig(url=SecretStr(redis.url)))
+        assert [await leave_queue(records, producer) for _ in range(2)] == [3, 0]
+        await producer.connect("worker")
+        (told,) = await producer.receive(9, [], 0.1)
+        assert (told.job_id, told.owner, told.asked_id) == (named["settled"], "shop", "settled")
+        assert json.loads(told.body) == jobs["settled"].prompt, "its webhook is sent"
+        assert await producer.cancelled(list(named.values())) == {named["settled"], named["held"]}
+        assert sum(depth.num_jobs for depth in await producer.depths() if depth.priority == "high") == 1
+        await producer.close()
+    assert await records.num_unsent() == 2 and await queue.depth() == 0
 
 
 async def test_a_cancelled_job_that_a_worker_holds_is_not_settled(place: Place) -> None:
