@@ -14,8 +14,9 @@ import structlog
 from darkroom.worker.gateway.queue.queue import DatabaseQueue
 from darkroom.worker.gateway.queue.statements import Taken
 from darkroom.worker.gateway.result_memory import LARGE_BYTES
+from darkroom.worker.jobs.envelope import refusal
 from darkroom.worker.json.values import WRONG_SHAPE
-from darkroom.worker.sources.broker import Delivery
+from darkroom.worker.sources.broker import BrokerUnreachable, Delivery
 
 KIND: Final = "database"
 WAIT_SECONDS: Final = 20.0
@@ -26,6 +27,9 @@ AGAIN_SECONDS: Final = 1.0
 
 MAX_TAKEN_BYTES: Final = 32 * 1024 * 1024
 """Bytes of the bodies that are taken at a time; the first may be larger."""
+
+NO_BODY: Final = "The queue has no body of the job"
+NO_BODY_ERROR: Final = {"status": 500, "code": "job_lost", "message": NO_BODY}
 
 log = structlog.get_logger("gateway")
 
@@ -156,7 +160,10 @@ class DatabaseBroker:
             return statements.take(connection, self.holder, most, self._lease_ms, models, MAX_TAKEN_BYTES)
 
         taken = await self._queue.single(take, lambda taken: taken.num_bytes > LARGE_BYTES)
-        rows = [row for row in taken.rows if _has_body(row)]
+        rows = [row for row in taken.rows if row.content is not None]
+        for row in taken.rows:
+            if row.content is None:
+                await self._bury_without_body(row)
         for row in rows:
             self._queue.note_taken(row.job_id, is_cancelled=bool(row.is_cancelled))
         return [self._delivery(row) for row in rows], taken.is_more
@@ -170,9 +177,11 @@ class DatabaseBroker:
             row.num_deliveries, row.owner, queued_ms, row.asked_id,
         )  # fmt: skip
 
-
-def _has_body(row: sa.Row[Any]) -> bool:
-    """Return False for a job whose row is gone from the table of jobs. It is nobody's until its lease runs out."""
-    if row.content is None:
+    async def _bury_without_body(self, row: sa.Row[Any]) -> None:
+        """End a job whose row is gone from the table of jobs: a worker that had it could do nothing."""
         log.error("queued job has no body", job=row.job_id)
-    return row.content is not None
+        result = json.dumps(refusal(row.asked_id or row.job_id, NO_BODY, NO_BODY_ERROR)).encode()
+        try:
+            await self._queue.bury(row.job_id, b"", NO_BODY, result)
+        except BrokerUnreachable as error:  # again once its lease has run out; others were taken with it
+            log.warning("queued job has not ended", job=row.job_id, reason=str(error))

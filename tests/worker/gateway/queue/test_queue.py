@@ -751,13 +751,21 @@ async def test_a_transaction_that_a_deadlock_undid_is_made_again(postgres: Postg
     await place.close()
 
 
-async def test_a_job_without_a_body_goes_to_nobody(place: Place) -> None:
+async def test_a_job_without_a_body_goes_to_nobody_and_ends(place: Place) -> None:
     records, queue = await place.gateway()
     job = a_job("one")
     await records.insert(job, None, adder(queue, "", None))
     await records.delete(job)
     await queue.put("two", b"")
-    assert [one.body for one in await taken(worker_of(queue), 2)] == [b""]
+    worker = worker_of(queue)
+    assert [one.body for one in await taken(worker, 2)] == [b""]
+    assert await queue.depth() == 1, "no lease of it runs out again and again"
+    dead = await queue.run(lambda connection: connection.execute(sa.text("SELECT job_id, body FROM queue_dead")).all())
+    assert [(row.job_id, bytes(row.body)) for row in dead] == [(broker_id(job.number), b"")]
+    await queue.run(lambda connection: queue.add(connection, NewJob("alone", 1, "", "", "asked", 2), None))
+    assert await taken(worker) == []
+    ended = json.loads(await queue.result("alone") or b"")
+    assert (ended["id"], ended["status"], ended["error"]["code"]) == ("asked", "failed", "job_lost")
 
 
 def _is(condition: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
