@@ -30,7 +30,8 @@ FILE: Final = "gateway.db"
 
 LEAVING_SECONDS: Final = 5.0  # for which gateways of the other kind may still be ending
 SESSIONS: Final = sa.text(
-    "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND application_name = :name LIMIT 1"
+    "SELECT coalesce(host(client_addr), 'a local socket') AS address, pid FROM pg_stat_activity "
+    "WHERE datname = current_database() AND application_name = :name ORDER BY backend_start DESC LIMIT 1"
 )
 LEFT: Final = ("08", "57P0", "25006")
 """Beginnings of SQLSTATE: a connection that broke, a server that shuts down or starts, and one that is read-only, as
@@ -184,13 +185,15 @@ class GatewayDatabase:
         other = {"name": self._session_name(has_broker=not self._has_broker)}
         while True:
             with engine.connect() as connection:
-                if connection.execute(SESSIONS, other).first() is None:
-                    return
+                session = connection.execute(SESSIONS, other).first()
+            if session is None:
+                return
             if time.monotonic() >= until:
                 kind = "without" if self._has_broker else "with"
                 raise StateUnusable(
-                    f"BROKER_URL: gateways {kind} one use {self.name}, schema {self.config.schema_name}; "
-                    "stop them all before the first one with another setting starts"
+                    f"BROKER_URL: gateways {kind} one use {self.name}, schema {self.config.schema_name}, one of them "
+                    f"from {session.address} (session {session.pid}); stop them all before the first one with another "
+                    "setting starts"
                 )
             time.sleep(LOOK_SECONDS)
 

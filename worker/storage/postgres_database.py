@@ -33,6 +33,9 @@ from darkroom.worker.storage.job_partitions import keep_days, make_days, rows_be
 CONNECT_SECONDS = 5
 STATEMENT_SECONDS = 60
 LOST_MILLISECONDS = 15_000
+SERVER_KEEPALIVES = "-c tcp_keepalives_idle=30 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=3"
+"""With these the server ends a session within a minute whose host is gone: it keeps its locks until then."""
+
 OPEN_SECONDS = 30.0
 LOOK_SECONDS = 0.5
 HOLDER = "holder"
@@ -218,7 +221,7 @@ def open_postgres(config: DatabaseConfig, *, num_connections: int = 1, name: str
 
 
 def connect_arguments(config: DatabaseConfig) -> dict[str, str | int]:
-    """Return the arguments of a connection that sees the schema, and notices a server that is gone."""
+    """Return the arguments of a connection that sees the schema. Either end notices one that is gone."""
     url = _url(config)
     return {
         "connect_timeout": CONNECT_SECONDS,
@@ -227,7 +230,9 @@ def connect_arguments(config: DatabaseConfig) -> dict[str, str | int]:
         "keepalives_interval": 2,
         "keepalives_count": 3,
         "application_name": APPLICATION,
-        "options": f"{_options(url, config.schema_name)} -c statement_timeout={STATEMENT_SECONDS * 1000}",
+        "options": (
+            f"{SERVER_KEEPALIVES} {_options(url, config.schema_name)} -c statement_timeout={STATEMENT_SECONDS * 1000}"
+        ),
     }
 
 

@@ -18,6 +18,7 @@ import pytest
 import sqlalchemy as sa
 from pydantic import SecretStr
 
+from darkroom.worker.errors import StateUnusable
 from darkroom.worker.gateway.database import GatewayDatabase
 from darkroom.worker.gateway.job_ledger import JobLedger, adder, adopt, leave_queue
 from darkroom.worker.gateway.job_records import JobRecords, broker_id, number_of
@@ -729,6 +730,25 @@ async def test_a_job_that_ends_while_another_is_queued_makes_no_deadlock(
     await records.run(insert)
     await finishing[0]
     assert await queue.depth() == await records.num_live() == 1
+    await place.close()
+
+
+async def test_a_session_of_a_host_that_is_gone_ends_soon_and_one_that_is_in_the_way_is_named(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("darkroom.worker.gateway.database.LEAVING_SECONDS", 0.0)
+    place = Place(postgres.config(postgres.new_database()), tmp_path)
+    _records, queue = await place.gateway()
+
+    def settings(connection: sa.Connection) -> list[str]:
+        names = [f"tcp_keepalives_{name}" for name in ("idle", "interval", "count")]
+        return [connection.execute(sa.text(f"SHOW {name}")).scalar_one() for name in names]
+
+    assert await queue.run(settings) == ["30", "10", "3"]
+    other = GatewayDatabase(place.config, has_broker=True)
+    with pytest.raises(StateUnusable, match=r"one of them from 127\.0\.0\.1 \(session \d+\); stop them all"):
+        await other.open()
+    await other.close()
     await place.close()
 
 
