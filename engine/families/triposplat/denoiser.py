@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ class TripoSplatDenoiser(Denoiser):
 
     def extra_conds(self, **kwargs: Any) -> dict[str, BatchedInput]:
         """Return the inputs. Raises ValueError for a latent without a camera, and for an image of another VAE."""
-        shapes = kwargs.get("latent_shapes") or ()
+        shapes: Sequence[Sequence[int]] = kwargs.get("latent_shapes") or ()
         if len(shapes) != 2:
             raise ValueError(
                 f"latent_image: no latent with a camera; got {len(shapes) or 1} streams, expected the 2 that "
