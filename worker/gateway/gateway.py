@@ -300,7 +300,9 @@ class Gateway:
         """Yield the progress of a job until its end, which comes last."""
         shown = (-1, 0.0)
         with self._followers.following(broker_id(job.number)) as follower:
-            end = await self.ended(job)
+            # A job that was stored just now still has its body: its end, too, comes as an event or by the look at all.
+            is_new = self._queue is not None and bool(job.prompt)
+            end = None if is_new else await self.ended(job)
             for event in await self.events(job) if end is None else ():
                 follower.add(event)
             while end is None:

@@ -25,7 +25,7 @@ from darkroom.worker.gateway.queue.statements import NewJob
 from darkroom.worker.jobs.envelope import refusal
 from darkroom.worker.json.values import WRONG_SHAPE, object_at
 from darkroom.worker.sources.broker import JobTooLarge, Producer
-from darkroom.worker.storage.database import JOBS, dump_json
+from darkroom.worker.storage.database import JOBS
 from darkroom.worker.storage.job import Job, Stage
 
 UNREADABLE: Final = "The result at the broker cannot be read"
@@ -88,13 +88,13 @@ def read_end(job: Job, result: bytes) -> Job:
         return ended_job(job, refusal(job.id, UNREADABLE, UNREADABLE_ERROR))
 
 
-def adder(queue: DatabaseQueue, model: str, wake: str | None) -> Callable[[sa.Connection, Job], object]:
+def adder(queue: DatabaseQueue, model: str, wake: str | None) -> Callable[[sa.Connection, Job, int], object]:
     """Return the function that adds a job to the queue, in the transaction that stores it as one that was sent."""
 
-    def add(connection: sa.Connection, job: Job) -> None:
+    def add(connection: sa.Connection, job: Job, length: int) -> None:
         new = NewJob(
             broker_id(job.number), rank_of(job.request.priority), job.owner or "", model, job.public_id,
-            len(dump_json(job.prompt)), None, job.number, job.times.queued_at_ms,
+            length, None, job.number, job.times.queued_at_ms,
         )  # fmt: skip
         queue.add(connection, new, wake)
 

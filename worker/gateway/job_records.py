@@ -84,15 +84,16 @@ class JobRecords:
         await self._database.check()
 
     async def insert(
-        self, job: Job, max_live: int | None = None, queued: Callable[[sa.Connection, Job], object] | None = None
+        self, job: Job, max_live: int | None = None, queued: Callable[[sa.Connection, Job, int], object] | None = None
     ) -> bool:
         """Store a new job with its body in `prompt`, and give it its number. Returns False if its id is taken.
 
-        `max_live` limits the jobs of its owner that have not ended, over all replicas. `queued` adds it to a queue of
-        the same database, in the same transaction. Raises LimitReached.
+        `max_live` limits the jobs of its owner that have not ended, over all replicas. `queued` adds it, and the length
+        of its body, to a queue of the same database, in the same transaction. Raises LimitReached.
         """
         job.number = _number()
         row = whole_row(job)
+        length = len(str(row["prompt"]))
         statement = (
             sa.insert(JOBS)
             .from_select(
@@ -109,13 +110,11 @@ class JobRecords:
                 self._check_owner(connection, job, max_live)
             is_new = connection.execute(statement).one_or_none() is not None
             if is_new and queued is not None:
-                queued(connection, job)
+                queued(connection, job, length)
             return is_new
 
         try:
-            return await self._database.run(
-                insert_within, is_large=lambda _is_new: len(str(row["prompt"])) > LARGE_BYTES
-            )
+            return await self._database.run(insert_within, is_large=lambda _is_new: length > LARGE_BYTES)
         except sa.exc.IntegrityError:  # inserted by another replica at the same moment
             return False
 

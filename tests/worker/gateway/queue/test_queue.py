@@ -691,7 +691,7 @@ async def test_a_job_that_is_queued_while_a_worker_takes_comes_with_its_body(
         while not connection.execute(blocked).scalar():
             pass
         connection.execute(sa.insert(JOBS).values(whole_row(job)))
-        adder(queue, "", None)(connection, job)
+        adder(queue, "", None)(connection, job, 2)
 
     await records.run(insert)
     (held,) = await taking[0]
@@ -725,7 +725,7 @@ async def test_a_job_that_ends_while_another_is_queued_makes_no_deadlock(
         loop.call_soon_threadsafe(begin_finishing)
         while not connection.execute(sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar():
             pass
-        adder(queue, "", None)(connection, second)
+        adder(queue, "", None)(connection, second, 2)
 
     await records.run(insert)
     await finishing[0]
