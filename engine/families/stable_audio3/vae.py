@@ -105,15 +105,23 @@ def attended_in_window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tor
     """
     length = q.shape[2]
     attended = []
+    masks: dict[tuple[int, int, int], torch.Tensor] = {}  # all stretches but those at the ends share one
     for start in range(0, length, QUERIES_AT_ONCE):
         end = min(start + QUERIES_AT_ONCE, length)
         first, last = max(0, start - WINDOW_TOKENS), min(length, end + WINDOW_TOKENS)
-        queries, keys = (torch.arange(*limits, device=q.device) for limits in ((start, end), (first, last)))
-        is_outside = (keys[None] - queries[:, None]).abs() > WINDOW_TOKENS
-        mask = torch.zeros(is_outside.shape, dtype=q.dtype, device=q.device)
-        mask = mask.masked_fill(is_outside, torch.finfo(q.dtype).min / 4)
-        attended.append(_attended(q[:, :, start:end], k[:, :, first:last], v[:, :, first:last], mask))
+        place = end - start, start - first, last - first
+        if place not in masks:
+            masks[place] = _window_mask(q, *place)
+        attended.append(_attended(q[:, :, start:end], k[:, :, first:last], v[:, :, first:last], masks[place]))
     return torch.cat(attended, dim=1)
+
+
+def _window_mask(q: torch.Tensor, num_queries: int, offset: int, num_keys: int) -> torch.Tensor:
+    """Return the mask [Q, K] of queries of which the first stands at the key of this number."""
+    queries, keys = torch.arange(num_queries, device=q.device) + offset, torch.arange(num_keys, device=q.device)
+    is_outside = (keys[None] - queries[:, None]).abs() > WINDOW_TOKENS
+    mask = torch.zeros(is_outside.shape, dtype=q.dtype, device=q.device)
+    return mask.masked_fill(is_outside, torch.finfo(q.dtype).min / 4)
 
 
 class SineProjection(nn.Module):

@@ -22,10 +22,10 @@ from darkroom.engine.layers.basic import Linear
 from darkroom.engine.layers.rotary import rotated_pairs
 from darkroom.engine.layers.shapes import Shapes, count_children
 from darkroom.engine.layers.transformer_layers import AdaptiveNorm, GatedResidual, Gelu, ResidualNorm
-from darkroom.engine.layers.unet_layers import Options
+from darkroom.engine.layers.unet_layers import Options, timestep_embedding
 
 NUM_TOKENS, LATENT_CHANNELS, CAMERA_CHANNELS = 8192, 16, 5
-NUM_FREQUENCIES, SLOWEST = 256, 10000
+NUM_FREQUENCIES = 256
 NORM_EPS, LAST_NORM_EPS = 1e-6, 1e-5
 FIRST, CAMERA, POSITIONS = "input_layer.weight", "cam_out_layer.weight", "repo_layers.0.final_map.weight"
 HEADS = "blocks.0.attn.q_norm.gamma"
@@ -184,10 +184,7 @@ class TimeEmbedder(nn.Module):
 
     def forward(self, times: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Return [B, D] of times [B]."""
-        half = NUM_FREQUENCIES // 2
-        steps = torch.arange(half, dtype=torch.float32, device=times.device)
-        angles = times.float()[:, None] * torch.exp(-math.log(SLOWEST) * steps / half)
-        out: torch.Tensor = self.mlp(torch.cat([angles.cos(), angles.sin()], dim=-1).to(dtype))
+        out: torch.Tensor = self.mlp(timestep_embedding(times, NUM_FREQUENCIES).to(dtype))
         return out
 
 
